@@ -1,0 +1,87 @@
+# make test     all that a change must pass; installs the clients and the RabbitMQ that it needs
+# make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
+# make soak     SEEDS random scripts against FireMQ and RabbitMQ, then the simulation of crashes without end
+# make build    the static binary ./firemq
+
+STATICCHECK = v0.8.2
+FUZZTIME    = 10s
+SEEDS       = 10000
+
+GO_FILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
+PYTHON    = .cache/venv/.installed
+NODE      = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
+
+.PHONY: build deps rabbitmq vet test check fmt staticcheck race generated generate fuzz bench soak clean
+.DELETE_ON_ERROR:
+
+build:
+	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
+
+# The clients for the examples and test/compat, as their lock files pin them.
+deps: $(PYTHON) $(NODE) rabbitmq
+
+$(PYTHON): test/compat/python/requirements.txt
+	python3 -m venv --clear .cache/venv
+	.cache/venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+%/node_modules/.installed: %/package.json %/package-lock.json
+	cd $* && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+# RabbitMQ, which test/oracle runs beside FireMQ; without it those tests are skipped.
+rabbitmq:
+	@if [ -e /usr/lib/rabbitmq/bin/rabbitmq-server ]; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server </dev/null >/dev/null && exit; \
+	fi; \
+	echo "RabbitMQ is not installed, and only root can do it with apt-get: the tests in test/oracle will be skipped"
+
+vet:
+	go vet ./...
+
+test: deps build vet
+	FIREMQ_BIN=$(CURDIR)/firemq FIREMQ_REQUIRE_CLIENTS=1 go run ./test/internal/suite
+
+check: fmt vet staticcheck race generated fuzz
+
+fmt:
+	@files=$$(gofmt -l $(GO_FILES)); test -z "$$files" || { echo "run gofmt -w on:"; echo "$$files"; exit 1; }
+
+staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
+	$< ./...
+
+.cache/bin/staticcheck-$(STATICCHECK):
+	GOBIN=$(CURDIR)/.cache/bin go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
+	mv .cache/bin/staticcheck $@
+
+# The packages with the race detector; internal/tidy is one of them.
+race:
+	go test -race $$(go list ./... | grep -v /test/)
+
+# Random scripts that RabbitMQ answers too, then crashes and faults without end, until a seed fails.
+soak: rabbitmq
+	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
+	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
+
+# Generates again and compares.
+generated:
+	@sums() { git ls-files -z --cached --others --exclude-standard '*_gen.go' '*_gen_test.go' | xargs -0 -r sha256sum; }; \
+	before=$$(sums); go generate ./... && test "$$before" = "$$(sums)" || { echo "generated files were out of date: commit what changed"; exit 1; }
+
+generate:
+	go generate ./...
+
+# Runs every fuzz target for FUZZTIME.
+fuzz:
+	@set -e; git grep --untracked -hE -o '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' >/dev/null || { echo "no fuzz targets"; exit 1; }; \
+	git grep --untracked -E -o '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed 's/:func / /' | while read -r file name; do \
+		echo "$$(dirname $$file) $$name"; \
+		go test -run='^$$' -fuzz="^$$name\$$" -fuzztime=$(FUZZTIME) ./$$(dirname $$file); \
+	done
+
+bench:
+	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v /test/)
+
+clean:
+	rm -rf firemq .cache examples/javascript/node_modules test/compat/node/node_modules
