@@ -1,0 +1,101 @@
+// Package pool lends counted byte buffers.
+//
+// A buffer is taken with Get, shared with Retain and given back with Release; the
+// last Release returns it for reuse. Sizes are rounded up to a class, four classes
+// to each doubling, so that at most a fifth of a buffer is unused. Buffers above
+// MaxPooled are plain allocations left to the garbage collector, and what the
+// pools hold is freed by it too, so idle memory shrinks by itself.
+//
+// Any goroutine may call any function. In race builds Live counts what is lent,
+// and a Release too many panics in every build.
+package pool
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	minShift = 6 // the smallest class is 64 bytes
+	maxShift = 21
+
+	// MaxPooled is the largest size in bytes kept for reuse.
+	MaxPooled = 1 << maxShift
+
+	classes = (maxShift-minShift)*4 + 1
+)
+
+// Buf is one counted buffer. B is the holder's to write until the buffer is shared;
+// once shared it is immutable.
+type Buf struct {
+	B []byte // the n bytes asked for
+
+	// Companion belongs to whoever holds the buffer and stays with it from one lending to the
+	// next: an object that is always used together with a buffer costs no pool of its own.
+	Companion any
+
+	refs  atomic.Int32
+	class int8 // index into pools, -1 when not pooled
+}
+
+var pools [classes]sync.Pool
+
+// Get lends a buffer of n bytes with undefined content and one reference.
+func Get(n int) *Buf {
+	c := classOf(n)
+	if c < 0 {
+		b := &Buf{B: make([]byte, n), class: -1}
+		b.refs.Store(1)
+		lent(1)
+		return b
+	}
+	b, ok := pools[c].Get().(*Buf)
+	if !ok {
+		b = &Buf{B: make([]byte, classSize(c)), class: int8(c)}
+	}
+	b.B = b.B[:n]
+	b.refs.Store(1)
+	lent(1)
+	return b
+}
+
+// Retain adds a reference, RetainN n of them. The caller must hold one.
+func (b *Buf) Retain()       { b.refs.Add(1) }
+func (b *Buf) RetainN(n int) { b.refs.Add(int32(n)) }
+
+// Release gives one reference back; the caller must not touch b.B afterwards.
+func (b *Buf) Release() {
+	switch n := b.refs.Add(-1); {
+	case n > 0:
+		return
+	case n < 0:
+		panic("BUG: pool: buffer released more often than retained")
+	}
+	lent(-1)
+	if b.class >= 0 {
+		b.B = b.B[:0]
+		pools[b.class].Put(b)
+	}
+}
+
+// classOf gives the smallest class that holds n bytes, or -1 above MaxPooled.
+func classOf(n int) int {
+	if n <= 1<<minShift {
+		return 0
+	}
+	if n > MaxPooled {
+		return -1
+	}
+	shift := bits.Len(uint(n-1)) - 1             // 1<<shift < n <= 1<<(shift+1)
+	quarter := (n - 1 - 1<<shift) >> (shift - 2) // 0 to 3
+	return (shift-minShift)*4 + quarter + 1
+}
+
+func classSize(c int) int {
+	if c == 0 {
+		return 1 << minShift
+	}
+	shift := (c-1)/4 + minShift
+	return 1<<shift + ((c-1)%4+1)<<(shift-2)
+}
