@@ -1,0 +1,141 @@
+// Package message holds one message as every queue shares it: immutable, counted,
+// its bytes in a single lent buffer
+//
+//	exchange | routing key | blind keys | properties | body
+//
+// Blind keys are the routing keys that only the sender sees (see AppendKey), mostly none.
+//
+// The properties stay in the encoding of the protocol that published them (see
+// Encoding and Codec), so a delivery over the same protocol copies bytes.
+package message
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/pool"
+)
+
+// Encoding tells how a message's property bytes are spelt. Part of the disk format.
+type Encoding uint8
+
+const (
+	// AMQP: property flags and property list of a 0-9-1 content header (4.2.6.1).
+	AMQP Encoding = 1
+	// FMQ1: the MessagePack maps "props" and "headers" of a publish, one after the other.
+	FMQ1 Encoding = 2
+)
+
+// Codec reads and writes the properties of one Encoding. Implementations are pure
+// and safe for any goroutine.
+type Codec interface {
+	// Decode reads props; strings may alias it. An error means the bytes are malformed.
+	Decode(props []byte) (table.Properties, error)
+	// Append writes p after dst.
+	Append(dst []byte, p *table.Properties) []byte
+	// Headers adds the headers in props to dst, so that who routes by them can reuse its table;
+	// strings alias props. Malformed headers are none.
+	Headers(dst table.Table, props []byte) table.Table
+}
+
+// MaxName is the largest exchange name or routing key in bytes (a short string, 4.2.5.3).
+const MaxName = 255
+
+// Attributes are what the broker must know of a message without reading its properties.
+type Attributes struct {
+	Encoding   Encoding
+	Persistent bool
+	Priority   uint8
+	HasHeaders bool
+	Expiration int64 // the publisher's time to live in ms; negative when it set none
+}
+
+// Message is one published message. Everything but the references and the position is
+// immutable after the publisher filled the body. Any goroutine that holds a reference
+// may read it.
+type Message struct {
+	Attributes
+
+	pos atomic.Uint64
+
+	buf     *pool.Buf
+	keyAt   int32
+	blindAt int32
+	propsAt int32
+	bodyAt  int32
+}
+
+// New makes a message with one reference, copying exchange, key and props, with room for
+// bodySize body bytes that the caller copies into Body before it shares the message.
+// Exchange and key hold at most MaxName bytes.
+func New(a Attributes, exchange, key, props []byte, bodySize int) *Message {
+	return NewBlind(a, exchange, key, nil, props, bodySize)
+}
+
+// NewBlind is New for a message with blind keys, as AppendKey wrote them.
+func NewBlind(a Attributes, exchange, key, blind, props []byte, bodySize int) *Message {
+	buf := pool.Get(len(exchange) + len(key) + len(blind) + len(props) + bodySize)
+	m, ok := buf.Companion.(*Message)
+	if !ok {
+		m = &Message{buf: buf}
+		buf.Companion = m
+	}
+	m.Attributes = a
+	m.pos.Store(0)
+	m.keyAt = int32(len(exchange))
+	m.blindAt = m.keyAt + int32(len(key))
+	m.propsAt = m.blindAt + int32(len(blind))
+	m.bodyAt = m.propsAt + int32(len(props))
+	copy(m.buf.B, exchange)
+	copy(m.buf.B[m.keyAt:], key)
+	copy(m.buf.B[m.blindAt:], blind)
+	copy(m.buf.B[m.propsAt:], props)
+	return m
+}
+
+// Exchange, Key, Blind, Props and Body alias the message: valid while the caller holds a reference.
+func (m *Message) Exchange() []byte { return m.buf.B[:m.keyAt] }
+func (m *Message) Key() []byte      { return m.buf.B[m.keyAt:m.blindAt] }
+func (m *Message) Blind() []byte    { return m.buf.B[m.blindAt:m.propsAt] }
+func (m *Message) Props() []byte    { return m.buf.B[m.propsAt:m.bodyAt] }
+func (m *Message) Body() []byte     { return m.buf.B[m.bodyAt:] }
+
+// Bytes is the whole content, exchange to body; Split gives the four inner offsets.
+func (m *Message) Bytes() []byte { return m.buf.B }
+func (m *Message) Split() (key, blind, props, body int) {
+	return int(m.keyAt), int(m.blindAt), int(m.propsAt), int(m.bodyAt)
+}
+
+// AppendKey adds a key to blind keys: its length, 4 bytes big-endian, and its octets. Part of the
+// disk format.
+func AppendKey(dst, key []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(dst, uint32(len(key))), key...)
+}
+
+// CutKey takes the first key off blind keys; ok is false at their end.
+func CutKey(blind []byte) (key, rest []byte, ok bool) {
+	if len(blind) < 4 {
+		return nil, nil, false
+	}
+	n := binary.BigEndian.Uint32(blind)
+	if uint64(n) > uint64(len(blind)-4) {
+		return nil, nil, false
+	}
+	return blind[4 : 4+n], blind[4+n:], true
+}
+
+// Buf is the buffer behind the message, for a writer that sends the body by reference.
+func (m *Message) Buf() *pool.Buf { return m.buf }
+
+// Retain adds n references. The caller must hold one. They are the buffer's: one retained by Buf
+// keeps the whole message.
+func (m *Message) Retain(n int) { m.buf.RetainN(n) }
+
+// Release gives one reference back; the last one frees the message.
+func (m *Message) Release() { m.buf.Release() }
+
+// Position is where the journal holds the message's record, 0 before it was appended or
+// when it never is. SetPosition is called once, by who appended the record.
+func (m *Message) Position() uint64       { return m.pos.Load() }
+func (m *Message) SetPosition(pos uint64) { m.pos.Store(pos) }

@@ -1,0 +1,203 @@
+package queue
+
+import "fmt"
+
+// check walks the whole queue and reports the first broken invariant.
+func (q *Queue) check() error {
+	n, bytes, resident, err := q.ready.check()
+	switch {
+	case err != nil:
+		return err
+	case resident != q.ready.resident:
+		return fmt.Errorf("resident %d, counted %d", resident, q.ready.resident)
+	case n != q.ready.n || bytes != q.ready.bytes:
+		return fmt.Errorf("ready holds %d messages of %d bytes, counted %d of %d", n, bytes, q.ready.n, q.ready.bytes)
+	case q.unacked < 0 || q.unackedBytes < 0:
+		return fmt.Errorf("unacked %d messages of %d bytes", q.unacked, q.unackedBytes)
+	}
+	for l := range q.ready.each() {
+		for e := range l.each() {
+			if e.Seq == 0 || e.Seq >= q.nextSeq {
+				return fmt.Errorf("seq %d is not below %d", e.Seq, q.nextSeq)
+			}
+			if err := q.debug.notOut(e.Seq); err != nil {
+				return err
+			}
+		}
+	}
+	if err := q.debug.check(q.unacked); err != nil {
+		return err
+	}
+	return q.consumers.check(q.unacked)
+}
+
+func (r *ready) check() (n int, bytes, resident int64, err error) {
+	top := -1
+	for l, p := range r.each() {
+		var last uint64
+		count := 0
+		for e := range l.each() {
+			count++
+			bytes += int64(e.Size)
+			resident += e.cost()
+			if int(e.Priority) != p {
+				return 0, 0, 0, fmt.Errorf("priority %d in level %d", e.Priority, p)
+			}
+			if e.Seq <= last {
+				return 0, 0, 0, fmt.Errorf("level %d: seq %d after %d", p, e.Seq, last)
+			}
+			last = e.Seq
+		}
+		n += count
+		if (count == 0) != l.empty() {
+			return 0, 0, 0, fmt.Errorf("level %d: %d messages, empty %v", p, count, l.empty())
+		}
+		if r.levels != nil && (r.used[p/64]>>(p%64)&1 == 1) != (count > 0) {
+			return 0, 0, 0, fmt.Errorf("level %d: %d messages, bitmap %x", p, count, r.used)
+		}
+		if count > 0 {
+			top = p
+		}
+		if err := l.fifo.checkPaging(); err != nil {
+			return 0, 0, 0, err
+		}
+	}
+	if r.levels != nil && n > 0 && r.top != top {
+		return 0, 0, 0, fmt.Errorf("top is level %d, want %d", r.top, top)
+	}
+	return n, bytes, resident, nil
+}
+
+// each walks the entries in the order in which they leave.
+func (l *level) each() func(yield func(*Entry) bool) {
+	return func(yield func(*Entry) bool) {
+		back := append(heap(nil), l.back...)
+		for len(back) > 0 {
+			e := back[0]
+			if !yield(&e) {
+				return
+			}
+			back.pop()
+		}
+		l.fifo.each(yield)
+	}
+}
+
+func (f *fifo) each(yield func(*Entry) bool) {
+	from := f.from
+	for c := f.first; c != nil; c = c.next {
+		entries := c.entries
+		if c.packed != nil {
+			entries = make([]Entry, chunkEntries)
+			c.unpackTo(entries)
+		} else if c == f.last {
+			entries = entries[:f.to]
+		}
+		for i := range entries[from:] {
+			if !yield(&entries[from+i]) {
+				return
+			}
+		}
+		from = 0
+	}
+}
+
+// checkPaging checks the cursor, and that the chunks at both ends are not packed.
+func (f *fifo) checkPaging() error {
+	cur, found := f.paging, f.paging.chunk == nil
+	before := int64(0)
+	from := f.from
+	for c := f.first; c != nil; c = c.next {
+		if (c.packed != nil) != (c.entries == nil) || c.packed != nil && (found || c == f.first || c == f.last) {
+			return fmt.Errorf("a chunk is packed and must not be")
+		}
+		to := len(c.entries)
+		if c == f.last {
+			to = f.to
+		}
+		if c == cur.chunk {
+			if found = true; cur.at < from || cur.at > to {
+				return fmt.Errorf("paging at %d of %d to %d", cur.at, from, to)
+			}
+			to = cur.at
+		} else if found {
+			break
+		}
+		for i := from; i < to; i++ {
+			before += c.entries[i].cost()
+		}
+		from = 0
+	}
+	if !found || cur.chunk != nil && before != cur.before {
+		return fmt.Errorf("paging: cursor found %v, %d bytes before it, counted %d", found, before, cur.before)
+	}
+	return nil
+}
+
+func (cs *consumers) check(unacked int) error {
+	n, exclusive, takers, inflight := 0, 0, 0, uint64(0)
+	members := make(map[*rank]int)
+	for c := range cs.all() {
+		n++
+		inflight += c.inflight
+		if c.Exclusive {
+			exclusive++
+		}
+		members[c.rank]++
+		mayTake := c.room > 0 && (!cs.single || c == cs.active)
+		switch c.state {
+		case taking:
+			takers++
+			if !mayTake {
+				return fmt.Errorf("consumer is taking with room %d", c.room)
+			}
+		case full:
+			if mayTake {
+				return fmt.Errorf("consumer is full with room %d", c.room)
+			}
+		case parked:
+		default:
+			return fmt.Errorf("consumer listed in state %d", c.state)
+		}
+		if !c.NoAck && !c.Credited && c.Prefetch > 0 && c.inflight+c.room != uint64(c.Prefetch) {
+			return fmt.Errorf("consumer has %d inflight, room %d, prefetch %d", c.inflight, c.room, c.Prefetch)
+		}
+	}
+	if n != cs.n || exclusive != cs.exclusive || takers != cs.takers {
+		return fmt.Errorf("%d consumers, %d exclusive, %d taking: counted %d, %d, %d", n, exclusive, takers, cs.n, cs.exclusive, cs.takers)
+	}
+	if inflight > uint64(max(unacked, 0)) {
+		return fmt.Errorf("consumers hold %d unacked of %d", inflight, unacked)
+	}
+	if (cs.active != nil) != (cs.single && n > 0) {
+		return fmt.Errorf("active %p with %d consumers, single %v", cs.active, n, cs.single)
+	}
+	inRings := 0
+	for i, r := range cs.ranks {
+		if r.index != i || r.members != members[r] || r.members == 0 {
+			return fmt.Errorf("rank %d: index %d, %d members of %d", i, r.index, r.members, members[r])
+		}
+		if i > 0 && cs.ranks[i-1].priority <= r.priority {
+			return fmt.Errorf("rank %d of priority %d follows %d", i, r.priority, cs.ranks[i-1].priority)
+		}
+		if r.next == nil {
+			continue
+		}
+		if i < cs.from {
+			return fmt.Errorf("rank %d has takers before %d", i, cs.from)
+		}
+		for c := r.next; ; {
+			inRings++
+			if c.state != taking || c.rank != r || c.ringNext.ringPrev != c || inRings > n {
+				return fmt.Errorf("rank %d: broken ring", i)
+			}
+			if c = c.ringNext; c == r.next {
+				break
+			}
+		}
+	}
+	if inRings != takers {
+		return fmt.Errorf("%d consumers in rings, %d taking", inRings, takers)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package queue
+
+import (
+	"iter"
+	"slices"
+)
+
+// unlimited is a room that is never used up, small enough to be added to itself.
+const unlimited = 1 << 62
+
+// state is where a consumer stands with its queue.
+type state uint8
+
+const (
+	fresh   state = iota // not added yet
+	taking               // in the ring of its rank: it takes the next message
+	full                 // no room left, or not the active one
+	parked               // its Receiver refused: waits for Wake
+	removed              // it may still hold unacked messages
+)
+
+// consumer is the queue's half of a Consumer. Owned by the queue.
+type consumer struct {
+	inflight uint64 // unacked deliveries
+	room     uint64 // deliveries that it may still get: what prefetch or credit leaves
+	state    state
+	rank     *rank
+
+	ringPrev, ringNext *Consumer // the taking ones of its rank
+	listPrev, listNext *Consumer // all of the queue, in order of registration
+}
+
+// rank is the consumers of one priority. Those that are taking form a ring, and take turns.
+type rank struct {
+	priority int32
+	index    int // in consumers.ranks
+	members  int
+	next     *Consumer // whose turn it is; nil when none is taking
+}
+
+// consumers is a queue's consumers. Those that cannot take a message cost Dispatch nothing.
+type consumers struct {
+	n           int
+	exclusive   int
+	single      bool      // x-single-active-consumer; immutable
+	active      *Consumer // single only
+	takers      int       // consumers in state taking
+	first, last *Consumer
+
+	ranks []*rank // the highest priority first
+	// from: no rank before this index has a taking consumer. A step over one that has none is all
+	// that many different priorities cost.
+	from int
+}
+
+func (cs *consumers) add(c *Consumer) {
+	if c.state != fresh {
+		panic("BUG: queue: consumer added twice")
+	}
+	switch {
+	case c.Credited:
+		c.room = 0
+	case c.NoAck || c.Prefetch == 0:
+		c.room = unlimited
+	default:
+		c.room = uint64(c.Prefetch)
+	}
+	cs.n++
+	if c.Exclusive {
+		cs.exclusive++
+	}
+	c.listPrev = cs.last
+	if cs.last != nil {
+		cs.last.listNext = c
+	} else {
+		cs.first = c
+	}
+	cs.last = c
+	cs.join(c)
+
+	c.state = full
+	if cs.single && cs.active == nil {
+		cs.active = c
+	}
+	cs.admit(c)
+}
+
+// join puts c into the rank of its priority.
+func (cs *consumers) join(c *Consumer) {
+	i, ok := slices.BinarySearchFunc(cs.ranks, c.Priority, func(r *rank, p int32) int {
+		switch {
+		case r.priority > p:
+			return -1
+		case r.priority < p:
+			return 1
+		}
+		return 0
+	})
+	if !ok {
+		cs.ranks = slices.Insert(cs.ranks, i, &rank{priority: c.Priority})
+		cs.renumber()
+	}
+	c.rank = cs.ranks[i]
+	c.rank.members++
+}
+
+func (cs *consumers) renumber() {
+	for i, r := range cs.ranks {
+		r.index = i
+	}
+	cs.from = 0
+}
+
+// admit makes c taking if it is full and nothing holds it back any more.
+func (cs *consumers) admit(c *Consumer) {
+	if c.state != full || c.room == 0 || cs.single && c != cs.active {
+		return
+	}
+	c.state = taking
+	cs.takers++
+	r := c.rank
+	if r.next == nil {
+		c.ringPrev, c.ringNext = c, c
+		r.next = c
+	} else { // the last in turn
+		c.ringPrev, c.ringNext = r.next.ringPrev, r.next
+		c.ringPrev.ringNext, c.ringNext.ringPrev = c, c
+	}
+	cs.from = min(cs.from, r.index)
+}
+
+// retire takes c out of the ring, into state s.
+func (cs *consumers) retire(c *Consumer, s state) {
+	if c.state == taking {
+		cs.takers--
+		r := c.rank
+		if c.ringNext == c {
+			r.next = nil
+		} else {
+			c.ringPrev.ringNext, c.ringNext.ringPrev = c.ringNext, c.ringPrev
+			if r.next == c {
+				r.next = c.ringNext
+			}
+		}
+		c.ringPrev, c.ringNext = nil, nil
+	}
+	c.state = s
+}
+
+// pick is the consumer whose turn it is, nil when none takes a message.
+func (cs *consumers) pick() *Consumer {
+	if cs.takers == 0 {
+		return nil
+	}
+	for cs.ranks[cs.from].next == nil {
+		cs.from++
+	}
+	return cs.ranks[cs.from].next
+}
+
+// took counts one delivery to c, which is taking and in turn.
+func (cs *consumers) took(c *Consumer) {
+	c.rank.next = c.ringNext
+	if c.room--; c.room == 0 {
+		cs.retire(c, full)
+	}
+}
+
+// park passes c over until wake.
+func (cs *consumers) park(c *Consumer) { cs.retire(c, parked) }
+
+func (cs *consumers) wake(c *Consumer) {
+	if c.state == parked {
+		c.state = full
+		cs.admit(c)
+	}
+}
+
+// freed gives c the room of one settled delivery back.
+func (cs *consumers) freed(c *Consumer) {
+	if c.Credited {
+		return
+	}
+	if c.room++; c.room == 1 {
+		cs.admit(c)
+	}
+}
+
+func (cs *consumers) grant(c *Consumer, n uint64) {
+	c.room = min(c.room+min(n, unlimited), unlimited)
+	cs.admit(c)
+}
+
+// haveRoom says whether the taking consumers together have room for n more deliveries. Each has room
+// for one at least, so it looks at n consumers at most.
+func (cs *consumers) haveRoom(n uint64) bool {
+	var room uint64
+	for _, r := range cs.ranks[min(cs.from, len(cs.ranks)):] {
+		c := r.next
+		for c != nil {
+			if room += c.room; room >= n {
+				return true
+			}
+			if c = c.ringNext; c == r.next {
+				break
+			}
+		}
+	}
+	return false
+}
+
+func (cs *consumers) remove(c *Consumer) {
+	if c.state == fresh || c.state == removed {
+		return
+	}
+	cs.retire(c, removed)
+	cs.n--
+	if c.Exclusive {
+		cs.exclusive--
+	}
+	if c.listPrev != nil {
+		c.listPrev.listNext = c.listNext
+	} else {
+		cs.first = c.listNext
+	}
+	if c.listNext != nil {
+		c.listNext.listPrev = c.listPrev
+	} else {
+		cs.last = c.listPrev
+	}
+	c.listPrev, c.listNext = nil, nil
+	if c.rank.members--; c.rank.members == 0 {
+		cs.ranks = slices.Delete(cs.ranks, c.rank.index, c.rank.index+1)
+		cs.renumber()
+	}
+	c.rank = nil
+	if c == cs.active {
+		cs.failover()
+	}
+}
+
+// failover makes the next consumer active: by priority, then by registration.
+func (cs *consumers) failover() {
+	cs.active = nil
+	for c := range cs.all() {
+		if cs.active == nil || c.Priority > cs.active.Priority {
+			cs.active = c
+		}
+	}
+	if cs.active != nil {
+		cs.admit(cs.active)
+	}
+}
+
+// all walks the consumers in order of registration. The one at hand may be removed.
+func (cs *consumers) all() iter.Seq[*Consumer] {
+	return func(yield func(*Consumer) bool) {
+		for c := cs.first; c != nil; {
+			next := c.listNext
+			if !yield(c) {
+				return
+			}
+			c = next
+		}
+	}
+}

@@ -1,0 +1,492 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/firemq/firemq/broker/message"
+	"pgregory.net/rapid"
+)
+
+// model is a queue without any cleverness: everything in slices, searched from end to end.
+type model struct {
+	cfg       Config
+	nextSeq   uint64
+	ready     []Entry // in no order
+	unacked   []Delivery
+	consumers []*modelConsumer // in order of registration
+	active    *modelConsumer
+	transit   bool
+}
+
+type modelConsumer struct {
+	*Consumer
+	gate   *gate
+	credit uint64
+	held   int
+	parked bool
+}
+
+// blocked says that the consumer's connection takes nothing now.
+func (c *modelConsumer) blocked() bool { return c.gate.n == 0 }
+
+func (m *model) takes(c *modelConsumer) bool {
+	switch {
+	case c.parked, m.cfg.SingleActive && c != m.active:
+		return false
+	case c.Credited:
+		return c.credit > 0
+	}
+	return c.NoAck || c.Prefetch == 0 || c.held < int(c.Prefetch)
+}
+
+func (m *model) takers() (all []*modelConsumer) {
+	for _, c := range m.consumers {
+		if m.takes(c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// head is the index of the message that leaves next.
+func (m *model) head() int {
+	h := 0
+	for i, e := range m.ready {
+		if e.Priority > m.ready[h].Priority || e.Priority == m.ready[h].Priority && e.Seq < m.ready[h].Seq {
+			h = i
+		}
+	}
+	return h
+}
+
+func (m *model) waits(e Entry, committed uint64) bool {
+	return e.Journaled && e.Msg != nil && (e.Msg.Position() == 0 || e.Msg.Position() >= committed)
+}
+
+func (m *model) bytes() (n int64) {
+	for _, e := range m.ready {
+		n += int64(e.Size)
+	}
+	return n
+}
+
+func (m *model) over(extra int, size int64) bool {
+	return m.cfg.MaxLength != None && int64(len(m.ready)+extra) > m.cfg.MaxLength ||
+		m.cfg.MaxBytes != None && m.bytes()+size > m.cfg.MaxBytes
+}
+
+func (m *model) pop() Entry {
+	h := m.head()
+	e := m.ready[h]
+	m.ready = slices.Delete(m.ready, h, h+1)
+	return e
+}
+
+func (m *model) trim(limit *int) (dead []Dead) {
+	for *limit > 0 && m.cfg.Overflow == DropHead && len(m.ready) > 0 && m.over(0, 0) {
+		dead = append(dead, Dead{m.pop(), MaxLen})
+		*limit--
+	}
+	return dead
+}
+
+func (m *model) due(now int64) bool {
+	if len(m.ready) == 0 || m.transit {
+		return false
+	}
+	at := m.ready[m.head()].Expiry
+	return at != 0 && at <= now
+}
+
+func (m *model) expire(now int64, limit *int) (dead []Dead) {
+	for *limit > 0 && m.due(now) {
+		dead = append(dead, Dead{m.pop(), Expired})
+		*limit--
+	}
+	return dead
+}
+
+// TestModel runs random operations against the queue and the model and compares all that can be
+// seen. Which consumer of several equal ones gets a message is the queue's choice here.
+func TestModel(t *testing.T) {
+	for range 5 { // times rapid's 100
+		t.Run("", testModel)
+	}
+}
+
+func testModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := func(name string, most int64) int64 {
+			return rapid.OneOf(rapid.Just(int64(None)), rapid.Int64Range(0, most)).Draw(t, name)
+		}
+		cfg := Config{
+			MessageTTL:    limit("ttl", 20),
+			Expires:       None,
+			MaxLength:     limit("max-length", 12),
+			MaxBytes:      limit("max-bytes", 60),
+			Overflow:      rapid.SampledFrom([]Overflow{DropHead, DropHead, RejectPublish, RejectPublishDLX}).Draw(t, "overflow"),
+			MaxPriority:   int(limit("max-priority", 3)),
+			SingleActive:  rapid.Bool().Draw(t, "single"),
+			DeliveryLimit: limit("delivery-limit", 3),
+		}
+		q := New(cfg)
+		m := &model{cfg: cfg, nextSeq: 1}
+		var out Effects
+		now, committed := int64(1000), uint64(1)
+		byConsumer := map[*Consumer]*modelConsumer{}
+
+		wantDead := func(want []Dead) {
+			t.Helper()
+			if !slices.Equal(out.Dead, want) {
+				t.Fatalf("dead %+v, want %+v", out.Dead, want)
+			}
+			out.Dead = nil
+		}
+		// someUnacked picks one and takes it out of the model.
+		someUnacked := func(t *rapid.T) (*Consumer, Entry) {
+			if len(m.unacked) == 0 {
+				t.Skip("nothing unacked")
+			}
+			i := rapid.IntRange(0, len(m.unacked)-1).Draw(t, "unacked")
+			d := m.unacked[i]
+			m.unacked = slices.Delete(m.unacked, i, i+1)
+			if c := byConsumer[d.Consumer]; c != nil {
+				c.held--
+			}
+			return d.Consumer, d.Entry
+		}
+		someConsumer := func(t *rapid.T) *modelConsumer {
+			if len(m.consumers) == 0 {
+				t.Skip("no consumer")
+			}
+			return rapid.SampledFrom(m.consumers).Draw(t, "consumer")
+		}
+
+		t.Repeat(map[string]func(*rapid.T){
+			"publish": func(t *rapid.T) {
+				s := sent{
+					size:      rapid.IntRange(0, 3).Draw(t, "size") * 10,
+					priority:  rapid.Uint8Range(0, 5).Draw(t, "priority"),
+					journaled: rapid.Bool().Draw(t, "journaled"),
+				}
+				if rapid.Bool().Draw(t, "expires") {
+					s.expiration = rapid.Int64Range(-1, 10).Draw(t, "expiration")
+				}
+				msg := s.message()
+				e, ok := q.Publish(msg, s.journaled, now, &out)
+
+				takers := m.takers()
+				transit := len(takers) > 0 && (len(m.ready) == 0 || m.transit)
+				want := Entry{Msg: msg, Seq: m.nextSeq, Size: uint32(s.size), Journaled: s.journaled}
+				if ttl := msg.Expiration; ttl >= 0 || m.cfg.MessageTTL != None {
+					if ttl < 0 || m.cfg.MessageTTL != None && m.cfg.MessageTTL < ttl {
+						ttl = m.cfg.MessageTTL
+					}
+					want.Expiry = now + ttl
+				}
+				if m.cfg.MaxPriority != None {
+					want.Priority = uint8(min(int(s.priority), m.cfg.MaxPriority))
+				}
+				var dead []Dead
+				refused := false
+				if m.cfg.Overflow != DropHead {
+					// What consumers have room for leaves before the message arrives.
+					stay, room := len(m.ready), 0
+					if transit {
+						for _, c := range takers {
+							switch {
+							case c.Credited:
+								room += int(c.credit)
+							case c.NoAck || c.Prefetch == 0:
+								room += 1000
+							default:
+								room += int(c.Prefetch) - c.held
+							}
+						}
+						stay = max(0, stay-room)
+					}
+					refused = m.cfg.MaxLength != None && int64(stay)+1 > m.cfg.MaxLength
+					if m.cfg.MaxBytes != None {
+						bytes := int64(s.size)
+						if stay > 0 { // the queue does not look which of them stay
+							bytes += m.bytes()
+						}
+						refused = refused || bytes > m.cfg.MaxBytes
+					}
+				}
+				if refused {
+					if m.cfg.Overflow == RejectPublishDLX {
+						want.Seq, want.Journaled = 0, false
+						dead = []Dead{{want, MaxLen}}
+					}
+					want = Entry{}
+				} else {
+					m.nextSeq++
+					m.ready = append(m.ready, want)
+					m.transit = transit
+					if limit := sweep; !transit {
+						dead = m.trim(&limit)
+					}
+				}
+				if ok == refused || e != want {
+					t.Fatalf("published %+v, %v, want %+v, %v", e, ok, want, !refused)
+				}
+				wantDead(dead)
+			},
+			"append": func(t *rapid.T) {
+				for i := range m.ready {
+					if e := &m.ready[i]; e.Journaled && e.Msg != nil && e.Msg.Position() == 0 && rapid.Bool().Draw(t, "append") {
+						e.Msg.SetPosition(committed + rapid.Uint64Range(0, 5).Draw(t, "at"))
+					}
+				}
+			},
+			"page out": func(t *rapid.T) {
+				var gone []*message.Message
+				q.PageOut(rapid.Int64Range(0, 1000).Draw(t, "keep"), committed, rapid.IntRange(1, 20).Draw(t, "limit"), &gone)
+				for _, msg := range gone {
+					i := slices.IndexFunc(m.ready, func(e Entry) bool { return e.Msg == msg })
+					if i < 0 {
+						t.Fatal("paged out a message that is not ready")
+					}
+					e := &m.ready[i]
+					if !e.Journaled || msg.Position() == 0 || msg.Position() >= committed {
+						t.Fatalf("paged out %+v, which is not committed", *e)
+					}
+					e.Msg, e.Pos = nil, msg.Position()
+				}
+			},
+			"commit": func(t *rapid.T) { committed += rapid.Uint64Range(1, 8).Draw(t, "by") },
+			"tick":   func(t *rapid.T) { now += rapid.Int64Range(1, 6).Draw(t, "ms") },
+			"dispatch": func(t *rapid.T) {
+				left := rapid.IntRange(1, 8).Draw(t, "limit")
+				more := q.Dispatch(now, committed, left, &out)
+
+				got := out.Deliver
+				out.Deliver = nil
+				var dead []Dead
+				wantMore := false
+				for len(m.ready) > 0 {
+					if left == 0 { // the end: whom the queue asked in vain is parked by now
+						for _, c := range m.takers() {
+							c.parked = c.blocked() && c.state == parked
+						}
+					}
+					takers := m.takers()
+					if len(takers) == 0 {
+						m.transit = false
+						dead = append(dead, m.expire(now, &left)...)
+						dead = append(dead, m.trim(&left)...)
+						wantMore = left == 0 && (m.due(now) || m.cfg.Overflow == DropHead && len(m.ready) > 0 && m.over(0, 0))
+						break
+					}
+					if left == 0 {
+						wantMore = true
+						break
+					}
+					if m.due(now) {
+						one := 1
+						dead = append(dead, m.expire(now, &one)...)
+						left--
+						continue
+					}
+					head := m.ready[m.head()]
+					if m.waits(head, committed) {
+						break
+					}
+					open := slices.DeleteFunc(slices.Clone(takers), (*modelConsumer).blocked)
+					if len(open) == 0 {
+						for _, c := range takers {
+							c.parked = true
+						}
+						continue
+					}
+					if len(got) == 0 || got[0].Entry != head {
+						t.Fatalf("deliveries %+v, next should be %+v", got, head)
+					}
+					c := byConsumer[got[0].Consumer]
+					for _, other := range open {
+						if other.Priority > c.Priority {
+							t.Fatalf("priority %d got a message that %d would have taken", c.Priority, other.Priority)
+						}
+					}
+					if !slices.Contains(open, c) {
+						t.Fatalf("consumer of priority %d got a message and may not", c.Priority)
+					}
+					for _, other := range takers {
+						if other.blocked() && other.Priority > c.Priority {
+							other.parked = true
+						}
+					}
+					m.pop()
+					left--
+					if c.Credited {
+						c.credit--
+					}
+					if !c.NoAck {
+						c.held++
+						m.unacked = append(m.unacked, got[0])
+					}
+					got = got[1:]
+				}
+				if len(got) > 0 || more != wantMore {
+					t.Fatalf("deliveries too many: %+v; more %v, want %v", got, more, wantMore)
+				}
+				for _, c := range m.consumers {
+					if c.parked && c.state != parked || c.state == parked && !c.parked && !c.blocked() {
+						t.Fatalf("consumer in state %d, parked in the model: %v", c.state, c.parked)
+					}
+					c.parked = c.state == parked
+				}
+				wantDead(dead)
+			},
+			"get": func(t *rapid.T) {
+				e, ok := q.Get(now, committed, &out)
+				limit := len(m.ready)
+				dead := m.expire(now, &limit)
+				var want Entry
+				if len(m.ready) > 0 {
+					if !m.waits(m.ready[m.head()], committed) {
+						want = m.pop()
+						m.unacked = append(m.unacked, Delivery{nil, want})
+					}
+				}
+				if e != want || ok != (want.Seq != 0) {
+					t.Fatalf("got %+v, %v, want %+v", e, ok, want)
+				}
+				wantDead(dead)
+			},
+			"ack": func(t *rapid.T) {
+				c, e := someUnacked(t)
+				q.Ack(c, &e)
+			},
+			"requeue": func(t *rapid.T) {
+				c, e := someUnacked(t)
+				q.Requeue(c, e, now, &out)
+
+				e.Redelivered = true
+				e.Deliveries++
+				var dead []Dead
+				switch {
+				case m.cfg.DeliveryLimit != None && int64(e.Deliveries) > m.cfg.DeliveryLimit:
+					dead = []Dead{{e, DeliveryLimit}}
+				case m.transit && len(m.ready) > 0 && e.Expiry != 0 && e.Expiry <= now:
+					dead = []Dead{{e, Expired}}
+				case m.transit && len(m.ready) > 0 && m.cfg.Overflow == DropHead &&
+					(m.cfg.MaxLength == 0 || m.cfg.MaxBytes != None && int64(e.Size) > m.cfg.MaxBytes):
+					dead = []Dead{{e, MaxLen}}
+				default:
+					m.transit = m.transit && len(m.ready) > 0
+					m.ready = append(m.ready, e)
+					if limit := sweep; !m.transit {
+						dead = m.trim(&limit)
+					}
+				}
+				wantDead(dead)
+			},
+			"consume": func(t *rapid.T) {
+				if len(m.consumers) == 6 {
+					t.Skip("enough consumers")
+				}
+				c := &modelConsumer{gate: &gate{n: -1}, Consumer: &Consumer{
+					NoAck:    rapid.Bool().Draw(t, "noack"),
+					Priority: rapid.Int32Range(-1, 1).Draw(t, "priority"),
+					Prefetch: rapid.Uint32Range(0, 3).Draw(t, "prefetch"),
+					Credited: rapid.IntRange(0, 3).Draw(t, "credited") == 0,
+				}}
+				c.Receiver = c.gate
+				byConsumer[c.Consumer] = c
+				q.AddConsumer(c.Consumer)
+				m.consumers = append(m.consumers, c)
+				if m.cfg.SingleActive && m.active == nil {
+					m.active = c
+				}
+			},
+			"cancel": func(t *rapid.T) {
+				c := someConsumer(t)
+				q.RemoveConsumer(c.Consumer)
+				m.consumers = slices.DeleteFunc(m.consumers, func(x *modelConsumer) bool { return x == c })
+				if m.active == c {
+					m.active = nil
+					for _, x := range m.consumers {
+						if m.active == nil || x.Priority > m.active.Priority {
+							m.active = x
+						}
+					}
+				}
+				if len(m.takers()) == 0 {
+					m.transit = false
+				}
+			},
+			"grant": func(t *rapid.T) {
+				c := someConsumer(t)
+				if !c.Credited {
+					t.Skip("not credited")
+				}
+				n := rapid.Uint64Range(0, 5).Draw(t, "n")
+				q.Grant(c.Consumer, n)
+				c.credit += n
+			},
+			"block": func(t *rapid.T) { someConsumer(t).gate.n = 0 },
+			"wake": func(t *rapid.T) {
+				c := someConsumer(t)
+				c.gate.n = -1
+				q.Wake(c.Consumer)
+				c.parked = false
+			},
+			"expire": func(t *rapid.T) {
+				q.Expire(now, &out)
+				var dead []Dead
+				if limit := sweep; !m.transit || len(m.ready) == 0 {
+					dead = append(m.expire(now, &limit), m.trim(&limit)...)
+				}
+				wantDead(dead)
+			},
+			"reconfigure": func(t *rapid.T) {
+				m.cfg.MaxLength, m.cfg.MaxBytes, m.cfg.MessageTTL = limit("max-length", 12), limit("max-bytes", 60), limit("ttl", 20)
+				q.Reconfigure(m.cfg, now, &out)
+				var dead []Dead
+				if limit := sweep; !m.transit || len(m.ready) == 0 {
+					dead = append(m.expire(now, &limit), m.trim(&limit)...)
+				}
+				wantDead(dead)
+			},
+			"purge": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
+					t.Skip("rarely")
+				}
+				var got, want []Entry
+				n := purge(q, &got)
+				for len(m.ready) > 0 {
+					want = append(want, m.pop())
+				}
+				if n != len(want) || !slices.Equal(got, want) {
+					t.Fatalf("purged %+v, want %+v", got, want)
+				}
+			},
+			"": func(t *rapid.T) {
+				if err := q.check(); err != nil {
+					t.Fatal(err)
+				}
+				unackedBytes := int64(0)
+				for _, d := range m.unacked {
+					unackedBytes += int64(d.Entry.Size)
+				}
+				got := fmt.Sprint(q.Len(), q.Bytes(), q.Unacked(), q.UnackedBytes(), q.Consumers(), q.NextSeq(), len(out.Deliver))
+				want := fmt.Sprint(len(m.ready), m.bytes(), len(m.unacked), unackedBytes, len(m.consumers), m.nextSeq, 0)
+				if got != want {
+					t.Fatalf("counts %s, want %s", got, want)
+				}
+				for c, mc := range byConsumer {
+					if q.Inflight(c) != uint64(mc.held) {
+						t.Fatalf("inflight %d, want %d", q.Inflight(c), mc.held)
+					}
+				}
+				if m.active != nil && q.Active() != m.active.Consumer || m.active == nil && q.Active() != nil {
+					t.Fatal("another consumer is active")
+				}
+			},
+		})
+	})
+}

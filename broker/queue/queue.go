@@ -1,0 +1,634 @@
+// Package queue is one queue as a state machine: ready messages, unacked deliveries,
+// consumers, limits.
+//
+//	Publish ──> ready ──Dispatch, Get──> unacked ──Ack──> gone
+//	              ^ │                       │
+//	              │ └─> Dead: expired,      │
+//	              │     over a limit        │
+//	              └──────── Requeue ────────┘──> Dead: delivery limit
+//
+// A Queue has no goroutine, lock, clock, randomness or I/O. Its owner holds the queue's mutex
+// around every call, passes the time (Unix ms) and the journal's committed position in, and
+// carries out the Effects that the call appended: sends what is in Deliver, dead-letters or
+// drops what is in Dead. All methods are for the holder of that mutex only.
+//
+// # What the owner does after a batch
+//
+//	Publish... Ack... Requeue...          any number of them
+//	for q.Dispatch(now, committed, ...)   while it says more, outside the lock now and then
+//	q.NextExpiry()                        arm the queue's one timer, which calls Expire
+//	q.Waiting(committed)                  Dispatch again after the next commit
+//
+// # Order
+//
+// Within a priority level messages leave in publish order. A requeued message goes back to its
+// original place. Nothing overtakes the message that is next: when that one waits for the
+// journal, everything behind it waits too, lower levels included.
+//
+// # Memory
+//
+// A queue takes memory for what it holds only: 48 bytes for an entry beside its message. PageOut
+// leaves journaled messages to the journal, and their entries then take 1 to 8 bytes.
+//
+// # Messages in transit
+//
+// RabbitMQ hands a message straight to a ready consumer and then applies neither the length
+// limits nor the time to live. Here a persistent message has to wait for the journal first, and a
+// batch is published before it is dispatched. So a run of messages that found the queue empty
+// and a consumer ready is in transit: it neither expires nor is dropped until Dispatch finds that
+// no consumer takes it after all.
+package queue
+
+import (
+	"math"
+
+	"github.com/firemq/firemq/broker/message"
+)
+
+// Overflow says what a full queue does (x-overflow).
+type Overflow uint8
+
+const (
+	DropHead         Overflow = iota // drop or dead-letter from the head after the enqueue
+	RejectPublish                    // refuse the publish before the enqueue
+	RejectPublishDLX                 // refuse it and dead-letter the refused message
+)
+
+// None marks a limit that is not set in Config.
+const None = -1
+
+// Config is what x-arguments and policies make of a queue.
+type Config struct {
+	MessageTTL    int64 // ms, None: messages do not expire
+	Expires       int64 // ms of disuse until the queue is deleted, None: never; the owner acts on it
+	MaxLength     int64 // ready messages, None: no limit
+	MaxBytes      int64 // body bytes of ready messages, None: no limit
+	Overflow      Overflow
+	MaxPriority   int   // highest priority up to 255, None: a plain queue
+	SingleActive  bool  // x-single-active-consumer
+	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit (quorum)
+}
+
+// Plain is the Config of a queue without arguments.
+var Plain = Config{MessageTTL: None, Expires: None, MaxLength: None, MaxBytes: None, MaxPriority: None, DeliveryLimit: None}
+
+// Entry is one message in one queue. It travels by value: into the queue, out to a consumer,
+// and back with Ack or Requeue. With it travels one reference of Msg.
+type Entry struct {
+	Msg         *message.Message // nil while it is only in the journal (see PageOut)
+	Seq         uint64           // the queue's own sequence number, from 1 in publish order
+	Pos         uint64           // journal position; 0: Msg knows it (see Position)
+	Expiry      int64            // Unix ms at which it expires at the head, 0: never
+	Size        uint32           // body bytes
+	Deliveries  uint16           // times it came back by Requeue; stays at its maximum
+	Priority    uint8            // already capped to MaxPriority
+	Redelivered bool
+	Journaled   bool // it is in the journal for this queue: handed out only once committed
+}
+
+// Receiver is the way to a consumer's connection, implemented by the owner of the queue.
+type Receiver interface {
+	// Reserve asks whether the consumer may get one more delivery beside the queue's own
+	// limits (outbox below its high-water mark, channel-wide prefetch) and takes that place.
+	// It is called with the queue's lock held, must not block and may take only a leaf lock.
+	//
+	// Dispatch asks it last: true means that the delivery follows. After false the consumer
+	// is parked: passed over, and not asked again, until Wake.
+	Reserve() bool
+}
+
+// Consumer is one consumer of one queue. The exported fields are set before AddConsumer and
+// immutable afterwards; the rest belongs to the queue. It is never added twice.
+type Consumer struct {
+	Receiver  Receiver
+	NoAck     bool
+	Exclusive bool
+	Priority  int32  // x-priority: higher ones first
+	Prefetch  uint32 // unacked deliveries at most, 0: no limit; nothing to a NoAck consumer
+	Credited  bool   // deliveries are limited by granted credit (FMQ1) instead of Prefetch
+
+	consumer
+}
+
+// Reason is why a message left a queue without being acked (the x-death reasons).
+type Reason uint8
+
+const (
+	Rejected Reason = iota
+	Expired
+	MaxLen
+	DeliveryLimit
+)
+
+// Reasons is how many Reasons there are.
+const Reasons = int(DeliveryLimit) + 1
+
+// Delivery is one message handed to one consumer. To a NoAck consumer it is final: the queue
+// has forgotten the entry, and the owner settles it in the journal.
+type Delivery struct {
+	Consumer *Consumer
+	Entry    Entry
+}
+
+// Dead is one message that left the queue unsettled; the owner dead-letters or drops it,
+// settles it in the journal and releases it. Its record may be not yet appended. Seq 0 is a
+// refused publish (RejectPublishDLX): it was never in the queue, and there is nothing to settle.
+type Dead struct {
+	Entry  Entry
+	Reason Reason
+}
+
+// Effects collects what the owner must carry out, in order. The owner clears it with
+// Reset and reuses it.
+type Effects struct {
+	Deliver []Delivery
+	Dead    []Dead
+}
+
+// effectsKept is the most entries of which Reset keeps the memory.
+const effectsKept = 4096
+
+// Reset empties e for reuse and forgets the messages in it.
+func (e *Effects) Reset() {
+	e.Deliver = reset(e.Deliver)
+	e.Dead = reset(e.Dead)
+}
+
+func reset[T any](s []T) []T {
+	if cap(s) > effectsKept {
+		return nil
+	}
+	clear(s)
+	return s[:0]
+}
+
+// sweep is how many messages at most expire or are dropped in one call that has no limit of its
+// own, so that a queue's lock is never held for a whole backlog. NextExpiry says when more are due.
+const sweep = 1024
+
+// Queue is one queue. See the package comment for who may call it.
+//
+// Invariants (checked by check in tests and race builds):
+//   - every unsettled message is in exactly one of ready and unacked, and counted there;
+//   - within a priority level, ready is in publish order, whatever was requeued;
+//   - a consumer's inflight never exceeds its prefetch;
+//   - the ring holds exactly the consumers that may take a message and are not parked.
+type Queue struct {
+	cfg     Config
+	nextSeq uint64
+	closed  bool
+
+	ready ready
+	// transit: every ready message was published while a consumer was ready to take it and
+	// nothing was before it that was not in transit too. Meaningless while ready is empty.
+	transit bool
+
+	unacked      int
+	unackedBytes int64
+
+	consumers consumers
+	debug     debug
+}
+
+// New makes an empty queue.
+func New(cfg Config) *Queue {
+	q := &Queue{nextSeq: 1}
+	q.consumers.single = cfg.SingleActive
+	if cfg.MaxPriority != None {
+		cfg.MaxPriority = min(max(cfg.MaxPriority, 0), math.MaxUint8)
+		q.ready.levels = make([]*level, cfg.MaxPriority+1)
+	}
+	q.configure(cfg)
+	return q
+}
+
+func (q *Queue) configure(cfg Config) {
+	if cfg.DeliveryLimit != None {
+		// Deliveries counts no further than its maximum, which must exceed every limit.
+		cfg.DeliveryLimit = min(cfg.DeliveryLimit, math.MaxUint16-1)
+	}
+	q.cfg = cfg
+}
+
+// Publish enqueues m as the newest message and says which entry it became: Seq counts from 1
+// up, Expiry is now plus the smaller of the queue's and the message's time to live. journaled
+// says that its record for this queue is, or is about to be, appended to the journal: it is then
+// handed out only once committed.
+//
+// When ok, the queue has taken one reference of m. Under DropHead the publish may have pushed
+// the queue over its limits: the messages that had to go, possibly m itself, are in out.Dead.
+//
+// When not ok, a full queue refused m: it has no place in the queue, the reference remains the
+// caller's, and the owner nacks. RejectPublishDLX adds m, with a reference of its own, to
+// out.Dead with Seq 0.
+func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effects) (e Entry, ok bool) {
+	if q.closed {
+		panic("BUG: queue: publish to a closed queue")
+	}
+	size := len(m.Body())
+	transit := q.consumers.takers > 0 && (q.ready.n == 0 || q.transit)
+	e = Entry{
+		Msg:       m,
+		Expiry:    q.expiry(m, now),
+		Size:      uint32(size),
+		Journaled: journaled,
+	}
+	if q.cfg.MaxPriority != None {
+		e.Priority = min(m.Priority, uint8(q.cfg.MaxPriority))
+	}
+	if q.cfg.Overflow != DropHead && q.refuses(int64(size), transit) {
+		if q.cfg.Overflow == RejectPublishDLX {
+			m.Retain(1)
+			e.Journaled = false
+			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
+		}
+		return Entry{}, false
+	}
+	e.Seq = q.nextSeq
+	q.nextSeq++
+	q.transit = transit
+	q.ready.push(&e)
+	if !transit {
+		q.trim(sweep, out)
+	}
+	q.checkNow()
+	return e, true
+}
+
+// expiry is the time at which m expires in this queue, 0 for never.
+func (q *Queue) expiry(m *message.Message, now int64) int64 {
+	ttl := m.Expiration
+	if q.cfg.MessageTTL >= 0 && (ttl < 0 || q.cfg.MessageTTL < ttl) {
+		ttl = q.cfg.MessageTTL
+	}
+	switch {
+	case ttl < 0:
+		return 0
+	case ttl > math.MaxInt64-now:
+		return math.MaxInt64
+	}
+	return now + ttl
+}
+
+// refuses says whether a message of size bytes would exceed a limit. What is in transit counts only
+// as far as the consumers have no room for it; the message itself counts whoever is ready for it.
+func (q *Queue) refuses(size int64, transit bool) bool {
+	n, bytes := int64(q.ready.n)+1, q.ready.bytes+size
+	if limit := q.cfg.MaxLength; limit >= 0 && n > limit {
+		if limit == 0 || !transit || !q.consumers.haveRoom(uint64(n-limit)) {
+			return true
+		}
+	}
+	if limit := q.cfg.MaxBytes; limit >= 0 && bytes > limit {
+		return size > limit || !transit || !q.consumers.haveRoom(uint64(n-1))
+	}
+	return false
+}
+
+// over says whether the ready messages exceed a limit that drops from the head.
+func (q *Queue) over() bool {
+	if q.cfg.Overflow != DropHead || q.ready.n == 0 {
+		return false
+	}
+	return q.cfg.MaxLength >= 0 && int64(q.ready.n) > q.cfg.MaxLength ||
+		q.cfg.MaxBytes >= 0 && q.ready.bytes > q.cfg.MaxBytes
+}
+
+// trim drops at most limit messages from the head until the queue is within its limits.
+func (q *Queue) trim(limit int, out *Effects) (dropped int) {
+	for dropped < limit && q.over() {
+		q.die(MaxLen, out)
+		dropped++
+	}
+	return dropped
+}
+
+// die removes the head for the given reason.
+func (q *Queue) die(r Reason, out *Effects) {
+	out.Dead = append(out.Dead, Dead{Entry: *q.ready.head(), Reason: r})
+	q.ready.pop()
+}
+
+// NextSeq is the sequence number of the next publish.
+func (q *Queue) NextSeq() uint64 { return q.nextSeq }
+
+// SetNextSeq continues the numbering after a recovery. It never goes back.
+func (q *Queue) SetNextSeq(n uint64) { q.nextSeq = max(q.nextSeq, n) }
+
+// Restore puts a recovered message into the queue; calls come in ascending Seq, before the first
+// Publish. Limits are not applied: the first Expire does that.
+func (q *Queue) Restore(e Entry) {
+	if q.cfg.MaxPriority == None {
+		e.Priority = 0
+	} else {
+		e.Priority = min(e.Priority, uint8(q.cfg.MaxPriority))
+	}
+	q.nextSeq = max(q.nextSeq, e.Seq+1)
+	q.transit = false
+	q.ready.restore(&e)
+	q.checkNow()
+}
+
+// BlockEntries is the number of entries in a block for RestoreBlock.
+const BlockEntries = chunkEntries
+
+// RestoreBlock is Restore for a block of BlockEntries entries at once, in the time of one: all of
+// them redelivered, first and last the Seq of both ends, bytes their size together. The queue keeps
+// the block, has no priorities and is not empty, and an entry is restored after it. It reports false,
+// having done nothing, when the queue cannot take it.
+func (q *Queue) RestoreBlock(block []byte, first, last uint64, bytes int64) bool {
+	if q.ready.levels != nil || q.ready.n == 0 {
+		return false
+	}
+	q.ready.restoreBlock(block, first, bytes)
+	q.nextSeq = max(q.nextSeq, last+1)
+	q.transit = false
+	return true
+}
+
+// waits says whether e may not be handed out because its record is not committed. A position of
+// 0 means that the record is not even appended.
+func waits(e *Entry, committed uint64) bool {
+	if !e.Journaled || e.Msg == nil {
+		return false
+	}
+	pos := e.Msg.Position()
+	return pos == 0 || pos >= committed
+}
+
+// Waiting says whether the next message is only held up by the journal: Dispatch, or Get, is
+// worth another call after the next commit.
+func (q *Queue) Waiting(committed uint64) bool {
+	return q.ready.n > 0 && waits(q.ready.head(), committed)
+}
+
+// Dispatch hands ready messages to consumers: the next message to the next consumer of the
+// highest priority that has room. Heads that have expired, and those over a limit that nobody
+// took, go to out.Dead. At most limit messages leave the queue; more says that this limit ended
+// the call and another one would find work. It stops at a message that waits for the journal.
+func (q *Queue) Dispatch(now int64, committed uint64, limit int, out *Effects) (more bool) {
+	left := limit
+	for q.ready.n > 0 {
+		c := q.consumers.pick()
+		if c == nil {
+			q.transit = false
+			left -= q.expire(now, left, out)
+			left -= q.trim(left, out)
+			more = left == 0 && (q.due(now) || q.over())
+			break
+		}
+		if left == 0 {
+			more = true
+			break
+		}
+		e := q.ready.head()
+		if e.Expiry != 0 && e.Expiry <= now && !q.transit {
+			q.die(Expired, out)
+			left--
+			continue
+		}
+		if waits(e, committed) {
+			break
+		}
+		if !c.Receiver.Reserve() {
+			q.consumers.park(c)
+			continue
+		}
+		out.Deliver = append(out.Deliver, Delivery{Consumer: c, Entry: *e})
+		if !c.NoAck {
+			c.inflight++
+			q.unacked++
+			q.unackedBytes += int64(e.Size)
+			q.debug.take(c, e.Seq)
+		}
+		q.ready.pop()
+		q.consumers.took(c)
+		left--
+	}
+	q.checkNow()
+	return more
+}
+
+// Get takes the next message for a basic.get, which no prefetch limits and single active
+// consumer does not forbid. It counts as unacked without a consumer: settle it with Ack or
+// Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead.
+//
+// ok is false when no message can be handed out: the queue is empty, or, when Waiting then says
+// so, the next message waits for the journal. A client that publishes and then gets must find its
+// message, so the owner then calls again after the commit instead of answering empty.
+func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool) {
+	for q.due(now) {
+		q.die(Expired, out)
+	}
+	if q.ready.n == 0 || waits(q.ready.head(), committed) {
+		q.checkNow()
+		return Entry{}, false
+	}
+	e = *q.ready.head()
+	q.ready.pop()
+	q.unacked++
+	q.unackedBytes += int64(e.Size)
+	q.debug.take(nil, e.Seq)
+	q.checkNow()
+	return e, true
+}
+
+// Ack settles an unacked entry: for an ack, and for a reject that does not requeue. c is the
+// consumer it was delivered to, removed or not, or nil for a Get. The owner journals the
+// settlement, dead-letters what was rejected and releases the message.
+func (q *Queue) Ack(c *Consumer, e *Entry) {
+	q.settle(c, e)
+	q.checkNow()
+}
+
+func (q *Queue) settle(c *Consumer, e *Entry) {
+	q.debug.give(c, e.Seq)
+	q.unacked--
+	q.unackedBytes -= int64(e.Size)
+	if c != nil {
+		c.inflight--
+		q.consumers.freed(c)
+	}
+}
+
+// Requeue puts an unacked entry back to its original position: by Seq within its priority level.
+// It is Redelivered from then on and keeps its Expiry. c as in Ack. The entry dies instead when it
+// came back more often than the delivery limit allows; DropHead limits apply to it as to
+// a publish, reject modes do not.
+func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
+	if q.closed {
+		panic("BUG: queue: requeue to a closed queue")
+	}
+	q.settle(c, &e)
+	e.Redelivered = true
+	if e.Deliveries < math.MaxUint16 {
+		e.Deliveries++
+	}
+	switch {
+	case q.cfg.DeliveryLimit != None && int64(e.Deliveries) > q.cfg.DeliveryLimit:
+		out.Dead = append(out.Dead, Dead{Entry: e, Reason: DeliveryLimit})
+	case q.ready.n > 0 && q.transit:
+		// What is in transit counts as delivered already, so e meets an empty queue.
+		switch {
+		case e.Expiry != 0 && e.Expiry <= now:
+			out.Dead = append(out.Dead, Dead{Entry: e, Reason: Expired})
+		case q.cfg.Overflow == DropHead && (q.cfg.MaxLength == 0 || q.cfg.MaxBytes >= 0 && int64(e.Size) > q.cfg.MaxBytes):
+			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
+		default:
+			q.ready.requeue(&e)
+		}
+	default:
+		q.transit = false
+		q.ready.requeue(&e)
+		q.trim(sweep, out)
+	}
+	q.checkNow()
+}
+
+// due says whether the head has expired.
+func (q *Queue) due(now int64) bool {
+	if q.ready.n == 0 || q.transit {
+		return false
+	}
+	at := q.ready.head().Expiry
+	return at != 0 && at <= now
+}
+
+// expire removes at most limit expired heads.
+func (q *Queue) expire(now int64, limit int, out *Effects) (expired int) {
+	for expired < limit && q.due(now) {
+		q.die(Expired, out)
+		expired++
+	}
+	return expired
+}
+
+// Expire removes the heads that have expired and those over the limits: 1,024 at most, then
+// NextExpiry says that more are due. A message behind one that has not expired stays, expired
+// or not.
+func (q *Queue) Expire(now int64, out *Effects) {
+	if !q.transit {
+		n := q.expire(now, sweep, out)
+		q.trim(sweep-n, out)
+	}
+	q.checkNow()
+}
+
+// NextExpiry is the Unix ms at which Expire should be called next: the expiry of the head, which
+// may have passed; 1 when the queue is over its limits; 0 when there is nothing to wait for.
+// Any call can change it. One timer per queue is enough.
+func (q *Queue) NextExpiry() int64 {
+	switch {
+	case q.ready.n == 0 || q.transit:
+		return 0
+	case q.over():
+		return 1
+	}
+	return q.ready.head().Expiry
+}
+
+// Reconfigure applies new limits (a policy changed): at once to what is ready, 1,024 messages at
+// most, then NextExpiry says that more have to go; a new time to live to later publishes only.
+// MaxPriority and SingleActive are fixed at New and keep their value.
+func (q *Queue) Reconfigure(cfg Config, now int64, out *Effects) {
+	cfg.MaxPriority, cfg.SingleActive = q.cfg.MaxPriority, q.cfg.SingleActive
+	q.configure(cfg)
+	q.Expire(now, out)
+}
+
+// Purge takes every ready message off the queue, at once however many there are. Unacked messages
+// are untouched.
+func (q *Queue) Purge() Backlog {
+	b := q.ready.detach()
+	q.checkNow()
+	return b
+}
+
+// Close ends the queue for its deletion: it takes off every ready message, at once, and removes the
+// consumers. Afterwards only Ack (for what is still unacked, which is thereby forgotten) and the
+// counters may be called.
+func (q *Queue) Close() Backlog {
+	b := q.ready.detach()
+	for c := range q.consumers.all() {
+		q.RemoveConsumer(c)
+	}
+	q.closed = true
+	q.checkNow()
+	return b
+}
+
+// AddConsumer registers c. The owner has made sure that no exclusive consumer forbids it. The
+// first one of a single active consumer queue becomes the active one.
+func (q *Queue) AddConsumer(c *Consumer) {
+	if q.closed {
+		panic("BUG: queue: consumer for a closed queue")
+	}
+	q.consumers.add(c)
+	q.checkNow()
+}
+
+// RemoveConsumer ends c: it receives nothing more, what it holds unacked stays unacked. When it was
+// the single active one, the next by priority, then by registration, is active at once: call
+// Dispatch. Removing it again does nothing.
+func (q *Queue) RemoveConsumer(c *Consumer) {
+	q.consumers.remove(c)
+	if q.consumers.takers == 0 {
+		q.transit = false
+	}
+	q.checkNow()
+}
+
+// Grant adds n deliveries to the credit of a Credited consumer. Credit stops at 2^62.
+func (q *Queue) Grant(c *Consumer, n uint64) {
+	if !c.Credited {
+		panic("BUG: queue: credit for a consumer that has none")
+	}
+	q.consumers.grant(c, n)
+	q.checkNow()
+}
+
+// Wake lets Dispatch try a consumer again whose Receiver refused. The owner calls it, under the
+// queue's mutex, whenever what Reserve looks at may have changed: the outbox drained, the
+// channel has room, the consumer was started. It does nothing for a consumer that is not parked.
+func (q *Queue) Wake(c *Consumer) {
+	q.consumers.wake(c)
+	q.checkNow()
+}
+
+// Resident is about the memory, in bytes, of the ready messages that the journal holds too.
+func (q *Queue) Resident() int64 { return q.ready.resident }
+
+// PageOut drops committed messages from memory, keeping their places: their entries come out
+// with Msg nil and Pos set. The first ones up to keep bytes stay, those behind them go; requeued
+// ones stay too (an owner who has no room for them requeues the entry with Msg nil and Pos set).
+// It looks at limit messages at most, never twice at the same, and says whether there are more:
+// a call costs nothing when nothing was committed since the last one.
+//
+// The messages go to out with the reference that the queue had. While Resident is above its bound
+// the owner calls this after publishes; it feels the bound as reads from the journal.
+func (q *Queue) PageOut(keep int64, committed uint64, limit int, out *[]*message.Message) (more bool) {
+	more = q.ready.pageOut(keep, committed, limit, out)
+	q.checkNow()
+	return more
+}
+
+// Len is the number of ready messages, Bytes the size of their bodies.
+func (q *Queue) Len() int     { return q.ready.n }
+func (q *Queue) Bytes() int64 { return q.ready.bytes }
+
+// Unacked is the number of messages delivered or got and not yet settled, UnackedBytes the size
+// of their bodies. Deliveries to NoAck consumers do not count.
+func (q *Queue) Unacked() int        { return q.unacked }
+func (q *Queue) UnackedBytes() int64 { return q.unackedBytes }
+
+// Consumers is the number of consumers.
+func (q *Queue) Consumers() int { return q.consumers.n }
+
+// HasExclusive says whether one of them consumes exclusively.
+func (q *Queue) HasExclusive() bool { return q.consumers.exclusive > 0 }
+
+// Active is the single active consumer; nil when there is none, or the queue is not of that kind.
+func (q *Queue) Active() *Consumer { return q.consumers.active }
+
+// Inflight is the number of unacked deliveries of c.
+func (q *Queue) Inflight(c *Consumer) uint64 { return c.inflight }

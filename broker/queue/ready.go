@@ -1,0 +1,282 @@
+package queue
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// ready holds the ready messages: one level for each priority, the highest first.
+//
+// A plain queue has the level inside it alone. Others make a level when its first message comes
+// and find the highest one with messages by a bitmap.
+type ready struct {
+	n        int
+	bytes    int64
+	resident int64 // the cost of what could be paged out
+
+	plain  level
+	levels []*level  // by priority; nil for a plain queue
+	used   [4]uint64 // the levels that hold messages
+	top    int       // the highest of them, while n > 0
+}
+
+// head is the message that leaves next. It may be called while n > 0, and the result is valid until
+// the next change.
+func (r *ready) head() *Entry {
+	if r.levels == nil {
+		return r.plain.head()
+	}
+	return r.levels[r.top].head()
+}
+
+// pop removes the head.
+func (r *ready) pop() {
+	l := &r.plain
+	if r.levels != nil {
+		l = r.levels[r.top]
+	}
+	e := l.head()
+	r.n--
+	r.bytes -= int64(e.Size)
+	r.resident -= e.cost()
+	l.pop()
+	if r.levels != nil && l.empty() {
+		r.used[r.top/64] &^= 1 << (r.top % 64)
+		r.findTop()
+	}
+}
+
+// push adds a message that is newer than all others of its level.
+func (r *ready) push(e *Entry) {
+	r.enter(e).fifo.push(e)
+}
+
+// restore is push for a recovery: a long run of messages whose bodies are in the journal is packed as
+// it comes. It panics when e is not newer than all others of its level.
+func (r *ready) restore(e *Entry) {
+	f := &r.enter(e).fifo
+	f.checkOrder(e.Seq)
+	f.push(e)
+	if f.to == len(f.last.entries) {
+		f.pageOut(0, 0, 2*chunkEntries, nil)
+	}
+}
+
+func (f *fifo) checkOrder(seq uint64) {
+	if !f.empty() && f.last.packed == nil && f.last.entries[f.to-1].Seq >= seq {
+		panic("BUG: queue: restored out of order")
+	}
+}
+
+// restoreBlock is restore for a whole chunk, which stays packed. The next one to be restored, of
+// which there is at least one, follows in a chunk of its own.
+func (r *ready) restoreBlock(block []byte, first uint64, bytes int64) {
+	f := &r.plain.fifo
+	f.checkOrder(first)
+	if f.last.packed == nil {
+		f.last.entries = f.last.entries[:f.to]
+	}
+	c := &chunk{packed: block, again: true}
+	f.last.next = c
+	f.last, f.to = c, 0
+	r.n += chunkEntries
+	r.bytes += bytes
+}
+
+// requeue adds a message that left by pop.
+func (r *ready) requeue(e *Entry) {
+	r.enter(e).back.push(e)
+}
+
+// enter counts a message in and finds its level.
+func (r *ready) enter(e *Entry) *level {
+	r.n++
+	r.bytes += int64(e.Size)
+	r.resident += e.cost()
+	if r.levels == nil {
+		return &r.plain
+	}
+	p := int(e.Priority)
+	if r.levels[p] == nil {
+		r.levels[p] = new(level)
+	}
+	r.used[p/64] |= 1 << (p % 64)
+	if r.n == 1 || p > r.top {
+		r.top = p
+	}
+	return r.levels[p]
+}
+
+func (r *ready) findTop() {
+	for w := r.top / 64; w >= 0; w-- {
+		if r.used[w] != 0 {
+			r.top = w*64 + bits.Len64(r.used[w]) - 1
+			return
+		}
+	}
+}
+
+// level holds the ready messages of one priority in order of Seq. New messages go to the end of
+// fifo and leave from its front, so whatever comes back has a lower Seq than all of fifo: back
+// is always before it.
+type level struct {
+	fifo fifo
+	back heap
+}
+
+func (l *level) empty() bool { return len(l.back) == 0 && l.fifo.empty() }
+
+func (l *level) head() *Entry {
+	if len(l.back) > 0 {
+		return &l.back[0]
+	}
+	return l.fifo.front()
+}
+
+func (l *level) pop() {
+	if len(l.back) > 0 {
+		l.back.pop()
+	} else {
+		l.fifo.pop()
+	}
+}
+
+// fifo is a queue of entries in a list of chunks, so that a long backlog grows and shrinks
+// without ever being copied. The first few entries live in a small chunk that stays, so that an
+// idle queue is small and one near empty takes nothing from the pool.
+type fifo struct {
+	first, last *chunk
+	from        int    // index of the front in first
+	to          int    // index behind the end in last
+	small       *chunk // the chunk that stays while it is not in the list
+
+	paging cursor
+}
+
+const (
+	chunkEntries      = 128 // 6 KiB
+	smallChunkEntries = 8
+)
+
+type chunk struct {
+	next    *chunk
+	entries []Entry // without messages outside of the fifo's from and to; nil when packed
+	again   bool    // all of packed are redelivered, whatever it says
+	packed  []byte  // a block; neither the first chunk's nor the last one's
+}
+
+// chunks lends the large ones.
+var chunks = sync.Pool{New: func() any { return &chunk{entries: make([]Entry, chunkEntries)} }}
+
+func (f *fifo) empty() bool { return f.first == nil }
+
+func (f *fifo) front() *Entry { return &f.first.entries[f.from] }
+
+func (f *fifo) push(e *Entry) {
+	if f.last == nil || f.to == len(f.last.entries) {
+		f.grow()
+	}
+	f.last.entries[f.to] = *e
+	f.to++
+}
+
+func (f *fifo) grow() {
+	f.to = 0
+	if f.first == nil {
+		c := f.small
+		if c == nil {
+			c = &chunk{entries: make([]Entry, smallChunkEntries)}
+		}
+		f.first, f.last, f.from, f.small = c, c, 0, nil
+		return
+	}
+	c := chunks.Get().(*chunk)
+	f.last.next = c
+	f.last = c
+}
+
+func (f *fifo) pop() {
+	c := f.first
+	if f.paging.chunk != nil {
+		f.passes(&c.entries[f.from])
+	}
+	c.entries[f.from].Msg = nil // the slot must not keep the message alive
+	f.from++
+	if c == f.last {
+		if f.from == f.to {
+			f.first, f.last = nil, nil
+			f.free(c)
+		}
+	} else if f.from == len(c.entries) {
+		f.first, f.from = c.next, 0
+		f.first.unpack()
+		f.free(c)
+	}
+}
+
+// free takes an empty chunk out of use.
+func (f *fifo) free(c *chunk) {
+	c.next, c.entries = nil, c.entries[:cap(c.entries)]
+	if len(c.entries) == smallChunkEntries {
+		f.small = c
+	} else {
+		chunks.Put(c)
+	}
+}
+
+// heap is a binary heap of entries, the lowest Seq first. It gives its memory back as it drains.
+type heap []Entry
+
+// heapKeep is the capacity that a heap keeps when it is empty.
+const heapKeep = 64 // 3 KiB
+
+func (h *heap) push(e *Entry) {
+	s := *h
+	i := len(s)
+	if i == cap(s) { // by powers of two, so that pop's halves meet the same sizes
+		s = append(make(heap, 0, max(2*i, heapKeep/4)), s...)
+	}
+	s = s[:i+1]
+	for i > 0 {
+		up := (i - 1) / 2
+		if s[up].Seq < e.Seq {
+			break
+		}
+		s[i] = s[up]
+		i = up
+	}
+	s[i] = *e
+	*h = s
+}
+
+func (h *heap) pop() {
+	s := *h
+	n := len(s) - 1
+	e := &s[n]
+	i := 0
+	for {
+		down := 2*i + 1
+		if down >= n {
+			break
+		}
+		if down+1 < n && s[down+1].Seq < s[down].Seq {
+			down++
+		}
+		if e.Seq < s[down].Seq {
+			break
+		}
+		s[i] = s[down]
+		i = down
+	}
+	s[i] = *e
+	s[n].Msg = nil
+	s = s[:n]
+	switch {
+	case cap(s) <= heapKeep:
+	case n == 0:
+		s = nil
+	case n <= cap(s)/4:
+		s = append(make(heap, 0, cap(s)/2), s...)
+	}
+	*h = s
+}
