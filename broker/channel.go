@@ -1,0 +1,375 @@
+package broker
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"github.com/firemq/firemq/broker/policy"
+	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/route"
+)
+
+// maxPublishBatch is how many publishes a channel collects before they are carried out, so that a
+// long read does not delay its first message.
+const maxPublishBatch = 256
+
+// Channel is one stream of publishes and deliveries: an AMQP channel, or a whole FMQ1
+// connection.
+type Channel struct {
+	conn   *Conn // immutable, like all up to the next group
+	peer   Peer
+	sink   Sink
+	number uint16
+
+	// Owned by the connection's reader.
+	pubs     []publish
+	ops      []op
+	settling []settling // scratch of Settle
+	whole    []settleAll
+	failed   Verb
+	routes   *route.Cache[*Queue]
+	matched  matched
+	replies  *Consumer // of direct reply-to
+	active   bool      // in conn.active
+	prefetch uint32    // of consumers started from now on
+	confirms bool
+	tx       *transaction // nil: not transactional
+	fresh    MessageStats // published since stats was brought up to date
+	exchange exchangeTally
+
+	// Guarded by the Peer's lock.
+	nextTag  uint64
+	unacked  unacked
+	wait     []pledge // confirms not sent yet, in publish order
+	waitHead int
+	told     uint64 // the last sequence number confirmed or refused
+	awaiting bool   // the completer will look at wait after a commit
+	gone     bool   // closed: nothing may be sent any more
+	out      Delivery
+	stats    MessageStats
+	mode     Mode
+	shown    uint32 // prefetch, as inspection shows it
+
+	byTag map[string]*Consumer // its consumers; guarded by conn.mu
+
+	limit    atomic.Int64 // prefetch of the channel as a whole, 0: none
+	inflight atomic.Int64 // deliveries to consumers that count towards it
+
+	// What the open transaction holds, for inspection.
+	txPubs, txOps atomic.Int32
+}
+
+// Mode is how a channel treats its publishes.
+type Mode uint8
+
+const (
+	ModePlain   Mode = iota
+	ModeConfirm      // publisher confirms
+	ModeTx           // transactions
+)
+
+// Open starts a channel. number is what operators see (the AMQP channel number; 1 for FMQ1). Error:
+// NotAllowed (the user's limit).
+func (c *Conn) Open(number uint16, s Sink) (*Channel, *Error) {
+	if e := c.countChannel(); e != nil {
+		return nil, e
+	}
+	ch := &Channel{conn: c, peer: c.peer, sink: s, number: number, routes: c.b.routes.NewCache(c.vhost.name)}
+	c.channels = append(c.channels, ch)
+	c.b.census.open(ch)
+	if !c.info.Internal {
+		c.b.counters.ChannelsOpened.Add(1)
+	}
+	return ch, nil
+}
+
+// Sink is the session's half of the channel.
+func (ch *Channel) Sink() Sink { return ch.sink }
+
+// collect notes that the channel has something to carry out at the end of the turn.
+func (ch *Channel) collect() {
+	if !ch.active {
+		ch.active = true
+		ch.conn.active = append(ch.conn.active, ch)
+	}
+}
+
+// Close carries out the publishes collected, ends the consumers, requeues what is unacked and drops
+// pending confirms. No Sink method is called after it returns.
+func (ch *Channel) Close() {
+	t := ch.conn.begin()
+	ch.flush()
+	ch.ops = ch.ops[:0]
+	ch.rollback()
+	consumers := ch.consumers()
+	for _, c := range consumers {
+		c.started.Store(false) // none takes over from another of them
+	}
+	ch.peer.Lock()
+	ch.gone = true
+	ch.wait, ch.waitHead = nil, 0
+	ch.report()
+	left := ch.unacked.takeAll()
+	ch.peer.Unlock()
+	// An auto-delete queue that has no other consumers goes first: what it would get back is dropped with
+	// it, and not dead-lettered by a limit.
+	consumers = slices.DeleteFunc(consumers, func(c *Consumer) bool {
+		doomed := c.q.autoDelete && ch.alone(c.q)
+		if doomed {
+			c.remove(t)
+		}
+		return doomed
+	})
+	t.reap()
+	ch.settleAll(t, settleAll{left: left, verb: VerbNack, requeue: true}, settleNow)
+	// What they held is back before another consumer takes their place.
+	for _, c := range consumers {
+		c.remove(t)
+	}
+	if i := slices.Index(ch.conn.channels, ch); i >= 0 {
+		ch.conn.channels = slices.Delete(ch.conn.channels, i, i+1)
+	}
+	if i := slices.Index(ch.conn.active, ch); i >= 0 {
+		ch.conn.active = slices.Delete(ch.conn.active, i, i+1)
+		ch.active = false
+	}
+	b := ch.conn.b
+	b.census.close(ch)
+	if !ch.conn.info.Internal {
+		b.connMu.Lock()
+		b.count(ch.conn.user.Name(), 0, -1)
+		b.connMu.Unlock()
+		b.counters.ChannelsClosed.Add(1)
+	}
+}
+
+// report brings what others see of the publishes up to date. By the reader, Peer locked.
+func (ch *Channel) report() {
+	if ch.fresh.Publish > 0 {
+		ch.stats.Add(&ch.fresh)
+		ch.fresh = MessageStats{}
+		ch.exchange.settle()
+	}
+}
+
+// alone reports whether the queue has no consumers of other channels.
+func (ch *Channel) alone(q *Queue) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c := range q.members {
+		if c.ch != ch {
+			return false
+		}
+	}
+	return true
+}
+
+// Recover requeues everything unacked on the channel. Errors: those of collected settlements.
+func (ch *Channel) Recover() *Error {
+	if e := ch.Settle(); e != nil {
+		return e
+	}
+	t := ch.conn.begin()
+	ch.peer.Lock()
+	left := ch.unacked.takeAll()
+	ch.peer.Unlock()
+	ch.settleAll(t, settleAll{left: left, verb: VerbNack, requeue: true}, settleNow)
+	return nil
+}
+
+// Qos sets the prefetch of consumers started from now on (global false, which also removes the
+// channel's own limit), or the limit of the channel as a whole, at once (RabbitMQ's meaning of
+// 0-9-1's flag). 0 is no limit.
+func (ch *Channel) Qos(prefetch uint16, global bool) *Error {
+	if e := ch.Settle(); e != nil {
+		return e
+	}
+	if global {
+		ch.limit.Store(int64(prefetch))
+	} else {
+		ch.prefetch = uint32(prefetch)
+		ch.limit.Store(0)
+		ch.peer.Lock()
+		ch.shown = ch.prefetch
+		ch.peer.Unlock()
+	}
+	t := ch.conn.begin()
+	for _, c := range ch.consumers() {
+		c.wake(t)
+	}
+	return nil
+}
+
+// Reserve implements queue.Receiver: the outbox has room and the channel's limit a place left.
+// Called with the queue's lock held.
+func (c *Consumer) Reserve() bool {
+	if !c.started.Load() || !c.ch.peer.Writable() {
+		return false
+	}
+	if c.NoAck {
+		return true
+	}
+	ch := c.ch
+	for {
+		n := ch.inflight.Load()
+		if limit := ch.limit.Load(); limit > 0 && n >= limit {
+			return false
+		}
+		if ch.inflight.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// unreserve gives a delivery's place in the channel's limit back. c is nil for a get.
+func (ch *Channel) unreserve(c *Consumer) {
+	if c != nil && !c.NoAck {
+		ch.inflight.Add(-1)
+	}
+}
+
+// send delivers c.pending, which q handed to c. q's lock is held.
+func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
+	ch.peer.Lock()
+	if ch.gone {
+		ch.peer.Unlock()
+		for i := range c.pending {
+			e := &c.pending[i]
+			ch.unreserve(c)
+			if c.NoAck {
+				// Final at hand-out, and so lost with the channel, as if it had been sent.
+				q.settle(t, e)
+			} else {
+				q.requeue(t, c, e)
+			}
+		}
+		return
+	}
+	redelivered := uint64(0)
+	d := &ch.out
+	d.Consumer = c
+	for i := range c.pending {
+		e := &c.pending[i]
+		ch.nextTag++
+		d.Tag, d.Redelivered, d.Count, d.Msg = ch.nextTag, e.Redelivered, q.count(e), e.Msg
+		if e.Redelivered {
+			redelivered++
+		}
+		ch.sink.Deliver(d)
+		if q.replies && !c.Credited {
+			ch.nextTag-- // like RabbitMQ: over AMQP a reply takes no tag, it shows the next one
+		}
+		if !c.NoAck {
+			if e.Pos != 0 {
+				// It was read back for this delivery, and is again should it be requeued.
+				t.release(e)
+			}
+			ch.unacked.push(ch.nextTag, q, c, e)
+		}
+	}
+	d.Msg = nil
+	ch.stats.delivered(c.NoAck, uint64(len(c.pending)), redelivered)
+	flush := ch.peer.Unlock()
+	if flush {
+		t.touch(ch.peer)
+	}
+	q.stats.delivered(c.NoAck, uint64(len(c.pending)), redelivered)
+	if c.NoAck {
+		for i := range c.pending {
+			q.settle(t, &c.pending[i])
+		}
+	}
+}
+
+// Get takes one ready message; ok is false when the queue is empty. send is called with the Peer
+// locked, so that tags leave in order; remaining is the number still ready. A message
+// whose record is on its way to the disk is handed out too: its confirm still waits.
+func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining int)) (ok bool, err *Error) {
+	if e := ch.settleAndFlush(); e != nil {
+		return false, e
+	}
+	c := ch.conn
+	if e := c.allowQueue(rightRead, name); e != nil {
+		return false, e
+	}
+	q, e := c.queue(name)
+	if e != nil {
+		return false, e
+	}
+	t := c.begin()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.deleted {
+		return false, refuse(NotFound, "no %s", queueName(name, c.vhost.name))
+	}
+	q.used.Store(t.now)
+	entry, ok := q.sm.Get(t.now, math.MaxUint64, &t.fx)
+	q.apply(t)
+	if !ok {
+		q.stats.GetEmpty++
+		ch.peer.Lock()
+		ch.stats.GetEmpty++
+		ch.peer.Unlock()
+		return false, nil
+	}
+	if entry.Msg == nil {
+		m, err := c.b.load(entry.Pos)
+		if err != nil {
+			c.b.log.Error("message lost: its record cannot be read", "queue", q.name, "vhost", q.vhost, "seq", entry.Seq, "error", err)
+			q.sm.Ack(nil, &entry)
+			q.settle(t, &entry)
+			return false, refuse(InternalError, "a message of %s cannot be read from disk", queueName(name, c.vhost.name))
+		}
+		entry.Msg = m
+	}
+	// What has expired behind it does not count as remaining.
+	q.sm.Expire(t.now, &t.fx)
+	q.apply(t)
+	ch.peer.Lock()
+	ch.nextTag++
+	d := &ch.out
+	d.Tag, d.Consumer, d.Redelivered, d.Count, d.Msg = ch.nextTag, nil, entry.Redelivered, q.count(&entry), entry.Msg
+	strays := false
+	send(d, q.sm.Len())
+	d.Msg = nil
+	if !noAck {
+		ch.unacked.push(ch.nextTag, q, nil, &entry)
+		strays = true
+	}
+	ch.stats.got(noAck, entry.Redelivered)
+	if ch.peer.Unlock() {
+		t.touch(ch.peer)
+	}
+	q.stats.got(noAck, entry.Redelivered)
+	if strays && q.durable {
+		q.stray(ch)
+	}
+	if noAck {
+		q.sm.Ack(nil, &entry)
+		q.settle(t, &entry)
+	}
+	return true, nil
+}
+
+// count is Delivery.Count.
+func (q *Queue) count(e *queue.Entry) int64 {
+	if e.Deliveries == 0 || q.own.Type != policy.Quorum {
+		return 0
+	}
+	return int64(e.Deliveries)
+}
+
+// settleAndFlush carries out everything collected, before a verb that could see a difference.
+func (ch *Channel) settleAndFlush() *Error {
+	ch.flush()
+	return ch.Settle()
+}
+
+// state is the queue's view of the consumer; nil for a get.
+func (c *Consumer) state() *queue.Consumer {
+	if c == nil {
+		return nil
+	}
+	return &c.Consumer
+}

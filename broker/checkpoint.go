@@ -1,0 +1,233 @@
+package broker
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+
+	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/journal"
+)
+
+// A checkpoint holds the places of all messages in durable queues, so that a start replays the
+// journal's tail alone. Its state is part of the disk format, all integers uvarints:
+//
+//	1 (version), position, number of queues
+//	for each: journal id, next sequence number, blocks of entries (queue.AppendBlock), an empty one
+//
+// It is taken while the broker works, a queue at a time: each then has all records before the
+// checkpoint's position applied, and some later ones, which replay applies again. Entries from that
+// position on are left out when it is read. A message that has left its queue but is not settled in
+// the journal yet is nowhere: so those that are on their way to a dead-letter exchange are waited
+// for. Those that were acked need not come back.
+
+const checkpointState = 1
+
+const (
+	// checkpointBytes is how much of the log is behind the last checkpoint, at least, when the next
+	// one is written: what a start after a crash replays at most.
+	checkpointBytes = 96 << 20
+	// checkpointRatio is how many times the last checkpoint's size that has to be, so that writing
+	// them is a small part of all writing.
+	checkpointRatio = 8
+	// captureTries is how often a queue is looked at until none of its messages is on its way.
+	captureTries = 10_000
+)
+
+var errBusy = errors.New("messages are on their way without a pause")
+
+// checkpoint writes one and gives its position and the size of its state.
+func (b *Broker) checkpoint() (pos journal.Position, size int64, err error) {
+	c := b.journal.BeginCheckpoint()
+	b.topo.RLock()
+	queues := make([]*Queue, 0, len(b.byID))
+	for _, q := range b.byID {
+		queues = append(queues, q)
+	}
+	b.topo.RUnlock()
+	slices.SortFunc(queues, func(a, b *Queue) int { return cmp.Compare(a.id, b.id) })
+	err = c.Save(func(w io.Writer) error {
+		n := &counted{w: w}
+		buf := bufio.NewWriter(n)
+		head := binary.AppendUvarint(nil, checkpointState)
+		head = binary.AppendUvarint(head, c.Position())
+		head = binary.AppendUvarint(head, uint64(len(queues)))
+		buf.Write(head)
+		for _, q := range queues {
+			if err := q.save(buf, c.Position()); err != nil {
+				return err
+			}
+		}
+		// A transaction takes effect in its queues before it is appended: all of it or nothing
+		// of it may be in the checkpoint, so those that are under way are waited for.
+		b.committing.Lock()
+		err := buf.Flush()
+		b.committing.Unlock()
+		size = n.n
+		return err
+	})
+	return c.Position(), size, err
+}
+
+type counted struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// save writes the places of a queue's messages. The queue is locked while they are collected: what
+// is packed is not copied.
+func (q *Queue) save(w *bufio.Writer, before journal.Position) error {
+	for range captureTries {
+		blocks, next, ok := q.capture(before)
+		if !ok {
+			runtime.Gosched()
+			continue
+		}
+		head := binary.AppendUvarint(nil, q.id)
+		w.Write(binary.AppendUvarint(head, next))
+		for _, b := range blocks {
+			w.Write(b)
+		}
+		_, err := w.Write(queue.AppendBlock(nil, nil))
+		return err
+	}
+	return errBusy
+}
+
+// capture collects the places; it fails while a message is on its way.
+func (q *Queue) capture(before journal.Position) (blocks [][]byte, next uint64, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.deleted {
+		return nil, 1, true
+	}
+	if q.limbo > 0 {
+		return nil, 0, false
+	}
+	add := func(entries []queue.Entry) {
+		kept := make([]queue.Entry, 0, len(entries))
+		for _, e := range entries {
+			if pos := e.Position(); e.Journaled && pos != 0 && pos < before {
+				kept = append(kept, e)
+			}
+		}
+		for part := range slices.Chunk(kept, openEntries) {
+			blocks = append(blocks, queue.AppendBlock(nil, part))
+		}
+	}
+	bySeq := func(a, b queue.Entry) int { return cmp.Compare(a.Seq, b.Seq) }
+	if n := q.sm.Unacked(); n > 0 {
+		held := make([]queue.Entry, 0, n)
+		if q.held(func(_ *Channel, s *slot) { held = append(held, s.e) }) != n {
+			return nil, 0, false
+		}
+		slices.SortFunc(held, bySeq)
+		add(held)
+	}
+	for p := range q.sm.Pieces() {
+		switch {
+		case p.Block != nil:
+			blocks = append(blocks, p.Block)
+		case slices.IsSortedFunc(p.Entries, bySeq):
+			add(p.Entries)
+		default:
+			requeued := slices.Clone(p.Entries)
+			slices.SortFunc(requeued, bySeq)
+			add(requeued)
+		}
+	}
+	return blocks, q.sm.NextSeq(), true
+}
+
+// Checkpoint implements journal.Replay.
+func (r *recovery) Checkpoint(state []byte) error {
+	r.restored = true
+	bad := false
+	number := func() uint64 {
+		v, n := binary.Uvarint(state)
+		if n <= 0 {
+			bad = true
+			return 0
+		}
+		state = state[n:]
+		return v
+	}
+	if v := number(); v != checkpointState {
+		return fmt.Errorf("its state has the version %d, this one reads %d", v, checkpointState)
+	}
+	before := number()
+	var entries []queue.Entry
+	for left := number(); left > 0 && !bad; left-- {
+		id, next := number(), number()
+		q := r.queues[id]
+		for !bad {
+			var err error
+			var rest []byte
+			if entries, rest, err = queue.DecodeBlock(entries[:0], state); err != nil {
+				return err
+			}
+			block := state[:len(state)-len(rest)]
+			if state = rest; len(entries) == 0 {
+				break
+			}
+			if q != nil {
+				r.adopt(q, block, entries, before)
+			}
+		}
+		if q != nil && next > 0 {
+			q.maxSeq = max(q.maxSeq, next-1)
+		}
+	}
+	if bad {
+		return queue.ErrBlock
+	}
+	return nil
+}
+
+// adopt takes a block of a checkpoint as it is, or those of its entries that belong to it.
+func (r *recovery) adopt(q *rebuilt, packed []byte, entries []queue.Entry, before journal.Position) {
+	first, last := entries[0].Seq, entries[len(entries)-1].Seq
+	b := &block{first: first, last: last, packed: packed, live: len(entries)}
+	whole := len(entries) <= openEntries
+	// Neighbours are mostly in one segment.
+	from, sum := 0, int64(0)
+	for i := range entries {
+		e := &entries[i]
+		if e.Pos >= before {
+			whole = false
+		}
+		b.bytes += int64(e.Size)
+		sum += weight(e.Size)
+		if i+1 < len(entries) && r.j.SameSegment(e.Pos, entries[i+1].Pos) && e.Pos < before == (entries[i+1].Pos < before) {
+			continue
+		}
+		if e.Pos < before && !r.j.Adopt(e.Pos, i+1-from, sum) {
+			b.lost = true
+		}
+		from, sum = i+1, 0
+	}
+	s := q.stream(first)
+	if !whole {
+		for _, e := range entries {
+			if e.Pos < before {
+				s.push(e)
+			}
+		}
+		return
+	}
+	if b := s.last(); b != nil {
+		s.seal(b)
+	}
+	s.blocks = append(s.blocks, b)
+}

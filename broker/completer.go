@@ -1,0 +1,199 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/firemq/firemq/journal"
+)
+
+// completer carries out what waits for the journal: after each commit it dispatches the queues
+// whose head waited, sends the confirms that are due and lets paused publishers go on. It has
+// one goroutine, woken at most once a commit.
+type completer struct {
+	b    *Broker
+	wake chan struct{} // holds one token: a commit happened, or something was registered
+	quit chan struct{}
+	over chan struct{}
+
+	mu       sync.Mutex        // a leaf
+	queues   []*Queue          // guarded by mu; a queue is in it once (Queue.waiting)
+	channels []*Channel        // guarded by mu; likewise (Channel.awaiting)
+	paused   []Peer            // guarded by mu
+	passing  bool              // a pass goes on; guarded by mu
+	idlers   []chan<- struct{} // wait until no channel waits; guarded by mu
+
+	// Owned by the goroutine.
+	turn        turn
+	oldQueues   []*Queue
+	oldChannels []*Channel
+}
+
+func newCompleter(b *Broker) *completer {
+	c := &completer{b: b, wake: make(chan struct{}, 1), quit: make(chan struct{}), over: make(chan struct{})}
+	c.turn.b = b
+	return c
+}
+
+func (c *completer) start() { go c.run() }
+
+// stop ends the goroutine and waits for it.
+func (c *completer) stop() {
+	close(c.quit)
+	<-c.over
+}
+
+// signal says that the journal committed, or that there may be something to do. Any goroutine.
+func (c *completer) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// register makes sure q is dispatched once the journal has committed pos, its newest record.
+func (c *completer) register(t *turn, q *Queue, pos journal.Position) {
+	q.mu.Lock()
+	if q.deleted {
+		q.adopt(t)
+		q.mu.Unlock()
+		return
+	}
+	already := q.waiting
+	q.waiting = true
+	q.mu.Unlock()
+	if already {
+		// It may have been registered for an earlier commit that is just being served; the mark is
+		// cleared before that dispatch, which then registers it again.
+		return
+	}
+	c.awaitQueue(q, pos)
+}
+
+// awaitQueue adds q, whose waiting mark the caller has set, to what is dispatched after the next
+// commit beyond seen. The caller may hold q's lock.
+func (c *completer) awaitQueue(q *Queue, seen journal.Position) {
+	c.mu.Lock()
+	c.queues = append(c.queues, q)
+	c.mu.Unlock()
+	c.recheck(seen)
+}
+
+// again has q, whose waiting mark the caller has set, dispatched soon. The caller may hold q's lock.
+func (c *completer) again(q *Queue) {
+	c.mu.Lock()
+	c.queues = append(c.queues, q)
+	c.mu.Unlock()
+	c.signal()
+}
+
+func (c *completer) awaitChannel(ch *Channel, seen journal.Position) {
+	c.mu.Lock()
+	c.channels = append(c.channels, ch)
+	c.mu.Unlock()
+	c.recheck(seen)
+}
+
+// recheck closes the gap between looking at the committed position and registering: a commit in
+// between has signalled too early.
+func (c *completer) recheck(seen journal.Position) {
+	if c.b.committed() > seen {
+		c.signal()
+	}
+}
+
+// awaitRoom resumes p when less waits for the disk.
+func (c *completer) awaitRoom(p Peer) {
+	c.mu.Lock()
+	c.paused = append(c.paused, p)
+	c.mu.Unlock()
+	if c.b.hasRoom() {
+		c.signal()
+	}
+}
+
+// hasRoom says whether publishers that wait for the disk may go on.
+func (b *Broker) hasRoom() bool { return b.journal.Pending() < journalHigh/2 && !b.journal.Low() }
+
+func (c *completer) run() {
+	defer close(c.over)
+	for {
+		select {
+		case <-c.quit:
+			return
+		case <-c.wake:
+			c.pass()
+		}
+	}
+}
+
+// pass serves everything registered once. What still waits registers again and is served after the next commit.
+func (c *completer) pass() {
+	t := &c.turn
+	t.now = c.b.opt.Now()
+	c.mu.Lock()
+	c.passing = true
+	queues, channels := c.queues, c.channels
+	c.queues, c.channels = c.oldQueues[:0], c.oldChannels[:0]
+	paused := c.paused
+	if len(paused) > 0 && c.b.hasRoom() {
+		c.paused = nil
+	} else {
+		paused = nil
+	}
+	c.mu.Unlock()
+
+	committed := c.b.committed()
+	for i, q := range queues {
+		q.mu.Lock()
+		q.waiting = false
+		if !q.deleted {
+			q.dispatch(t)
+		}
+		q.mu.Unlock()
+		queues[i] = nil
+	}
+	for i, ch := range channels {
+		ch.peer.Lock()
+		ch.awaiting = false
+		if !ch.gone && ch.answer(committed) {
+			ch.awaiting = true
+		}
+		again := ch.awaiting
+		if ch.peer.Unlock() {
+			t.touch(ch.peer)
+		}
+		if again {
+			c.mu.Lock()
+			c.channels = append(c.channels, ch)
+			c.mu.Unlock()
+		}
+		channels[i] = nil
+	}
+	for _, p := range paused {
+		p.Resume(PauseJournal)
+	}
+	c.oldQueues, c.oldChannels = queues, channels
+	t.end()
+	c.mu.Lock()
+	c.passing = false
+	if len(c.channels) == 0 {
+		for _, i := range c.idlers {
+			close(i)
+		}
+		c.idlers = nil
+	}
+	c.mu.Unlock()
+}
+
+// idle gives a chan that is closed as soon as no channel waits for a confirm. Any goroutine.
+func (c *completer) idle() <-chan struct{} {
+	i := make(chan struct{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.channels) == 0 && !c.passing {
+		close(i)
+	} else {
+		c.idlers = append(c.idlers, i)
+	}
+	return i
+}

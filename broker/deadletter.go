@@ -1,0 +1,221 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/firemq/firemq/broker/message"
+	"github.com/firemq/firemq/broker/policy"
+	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/frames/table"
+)
+
+// buryBatch is how many dead letters one turn publishes; upkeep goes on with the rest. Queues that
+// dead-letter into each other multiply a message: without a bound one publish could keep its
+// connection's event loop for minutes.
+const buryBatch = 4096
+
+// bury carries out what left queues unsettled: each message goes to its queue's dead-letter
+// exchange, if it has one, and is then settled where it was. Like RabbitMQ it publishes without
+// confirms: at most once.
+//
+// What dies by such a publish comes before the next one: so what waits stays as short as the chain of
+// queues is deep, and dead letters of one queue keep their order.
+func (t *turn) bury() {
+	if len(t.dead) > 0 && t.b.upkeep.burying.Load() {
+		// Earlier ones still wait there.
+		t.b.upkeep.buryLater(t.pile())
+		return
+	}
+	if stack := t.burySome(t.pile(), buryBatch); len(stack) > 0 {
+		t.b.upkeep.buryLater(stack)
+	}
+}
+
+// burySome works on a stack until limit are done, and gives back what is left.
+func (t *turn) burySome(stack []deadItem, limit int) []deadItem {
+	for ; len(stack) > 0 && limit > 0; limit-- {
+		d := stack[len(stack)-1]
+		stack[len(stack)-1] = deadItem{}
+		stack = stack[:len(stack)-1]
+		strategy := 0
+		if s := d.q.settings.Load(); s.DeadLetterExchange != nil {
+			strategy = 1
+			t.deadLetter(&d, &s.Settings)
+		}
+		t.b.counters.Dead[strategy][d.Reason].Add(1)
+		d.q.mu.Lock()
+		if d.Entry.Seq != 0 {
+			d.q.limbo--
+		}
+		d.q.pass(t, d.Entry)
+		d.q.mu.Unlock()
+		if len(t.dead) > 0 {
+			stack = append(stack, t.pile()...)
+		}
+	}
+	return stack
+}
+
+// pile takes the collected dead, the first one last: a stack.
+func (t *turn) pile() []deadItem {
+	stack := t.dead
+	t.dead = nil
+	slices.Reverse(stack)
+	return stack
+}
+
+var reasons = [...]string{
+	queue.Rejected: "rejected", queue.Expired: "expired", queue.MaxLen: "maxlen", queue.DeliveryLimit: "delivery_limit",
+}
+
+// deadLetter publishes one message to its queue's dead-letter exchange.
+func (t *turn) deadLetter(d *deadItem, s *policy.Settings) {
+	b, q := t.b, d.q
+	if d.Entry.Msg == nil {
+		m, err := b.load(d.Entry.Pos)
+		if err != nil {
+			b.log.Error("message lost instead of dead-lettered: its record cannot be read",
+				"queue", q.name, "vhost", q.vhost, "seq", d.Entry.Seq, "error", err)
+			return
+		}
+		d.Entry.Msg = m
+	}
+	m := d.Entry.Msg
+	p, err := b.properties(m)
+	if err != nil {
+		b.log.Error("message lost instead of dead-lettered: its properties cannot be read",
+			"queue", q.name, "vhost", q.vhost, "error", err)
+		return
+	}
+	exchange := *s.DeadLetterExchange
+	seen := append([][]byte{m.Key()}, ccKeys(p.Headers)...)
+	keys, blind := seen, m.Blind()
+	if s.DeadLetterKey != nil {
+		// It alone routes the message, whatever its sender selected.
+		keys, blind = [][]byte{[]byte(*s.DeadLetterKey)}, nil
+		p.Headers = without(p.Headers, headerCC)
+	} else if len(blind) > 0 {
+		keys = append(slices.Clip(seen), blindKeys(m)...)
+	}
+	addDeath(&p, death{reason: reasons[d.Reason], queue: q.name, exchange: string(m.Exchange()), keys: seen, seconds: t.now / 1000})
+	deaths, _ := p.Headers.Get("x-death")
+
+	b.topo.RLock()
+	v := b.vhosts[q.vhost]
+	b.topo.RUnlock()
+	if v == nil {
+		return
+	}
+	queues, _ := b.routes.RouteKeys(nil, v.name, exchange, keys, func() table.Table { return p.Headers })
+	kept := queues[:0]
+	for _, to := range queues {
+		if d.Reason == queue.Rejected || !cycle(deaths.List, to.name) {
+			kept = append(kept, to)
+		}
+	}
+	if len(kept) == 0 {
+		return
+	}
+	props := b.codecs[m.Encoding].Append(nil, &p)
+	a := m.Attributes
+	a.HasHeaders, a.Expiration = true, -1
+	out := message.NewBlind(a, []byte(exchange), keys[0], blind, props, len(m.Body()))
+	copy(out.Body(), m.Body())
+	b.enqueue(t, []publish{{msg: out, queues: kept}})
+}
+
+// death is one dying of a message.
+type death struct {
+	reason, queue, exchange string
+	keys                    [][]byte // the routing keys it had, without those of BCC
+	seconds                 int64
+}
+
+// addDeath writes the death into the headers as RabbitMQ does: x-death has an entry for
+// each (queue, reason), the latest first; x-first-death-* never change, x-last-death-* always do.
+// The expiration moves into the entry, so that the message does not expire again. A repeated
+// death counts in the entry of the first one, which keeps what it says.
+func addDeath(p *table.Properties, d death) {
+	str := table.StringValue
+	var entries []table.Value
+	if v, ok := p.Headers.Get("x-death"); ok && v.Kind == table.Array {
+		entries = v.List
+	}
+	var entry table.Table
+	var rest []table.Value
+	for _, e := range entries {
+		queue, _ := e.Table.Get("queue")
+		reason, _ := e.Table.Get("reason")
+		if e.Kind == table.Nested && queue.Str == d.queue && reason.Str == d.reason {
+			if entry == nil {
+				n, _ := e.Table.Get("count")
+				before, _ := n.AsInt()
+				entry = slices.Clone(e.Table)
+				entry.Set("count", table.IntValue(before+1))
+			}
+			continue
+		}
+		rest = append(rest, e)
+	}
+	if entry == nil {
+		keys := make([]table.Value, len(d.keys))
+		for i, k := range d.keys {
+			keys[i] = str(string(k))
+		}
+		entry = make(table.Table, 0, 7)
+		if p.Has&table.HasExpiration != 0 {
+			entry = append(entry, table.Field{Name: "original-expiration", Value: str(p.Expiration)})
+		}
+		entry = append(entry,
+			table.Field{Name: "count", Value: table.IntValue(1)},
+			table.Field{Name: "reason", Value: str(d.reason)},
+			table.Field{Name: "queue", Value: str(d.queue)},
+			table.Field{Name: "time", Value: table.TimeValue(d.seconds)},
+			table.Field{Name: "exchange", Value: str(d.exchange)},
+			table.Field{Name: "routing-keys", Value: table.ArrayValue(keys...)},
+		)
+	}
+	p.Has &^= table.HasExpiration
+	p.Expiration = ""
+	// A publisher may have set these headers itself: they count only where there was a death.
+	_, known := p.Headers.Get("x-first-death-reason")
+	known = known && len(entries) > 0
+	h := make(table.Table, 0, len(p.Headers)+7)
+	for _, f := range p.Headers {
+		switch f.Name {
+		case "x-death", "x-last-death-reason", "x-last-death-queue", "x-last-death-exchange":
+			continue
+		case "x-first-death-reason", "x-first-death-queue", "x-first-death-exchange":
+			if !known {
+				continue
+			}
+		}
+		h = append(h, f)
+	}
+	add := func(name string, v table.Value) { h = append(h, table.Field{Name: name, Value: v}) }
+	add("x-death", table.ArrayValue(append([]table.Value{table.TableValue(entry)}, rest...)...))
+	if !known {
+		add("x-first-death-reason", str(d.reason))
+		add("x-first-death-queue", str(d.queue))
+		add("x-first-death-exchange", str(d.exchange))
+	}
+	add("x-last-death-reason", str(d.reason))
+	add("x-last-death-queue", str(d.queue))
+	add("x-last-death-exchange", str(d.exchange))
+	p.Headers = h
+	p.Has |= table.HasHeaders
+}
+
+// cycle reports whether a message with these deaths went round through the queue without being
+// rejected on the way: such a copy is dropped.
+func cycle(deaths []table.Value, to string) bool {
+	for _, e := range deaths {
+		if reason, _ := e.Table.Get("reason"); reason.Str == reasons[queue.Rejected] {
+			return false
+		}
+		if name, _ := e.Table.Get("queue"); name.Str == to {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,91 @@
+package broker
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/firemq/firemq/broker/policy"
+	"github.com/firemq/firemq/frames/table"
+)
+
+// VHostMeta is what operators note about a vhost. Like users it is saved soon after a change, not journaled.
+type VHostMeta struct {
+	Description      string   `json:"description,omitempty"`
+	Tags             []string `json:"tags,omitempty"`
+	DefaultQueueType string   `json:"default_queue_type,omitempty"` // "": classic
+	Tracing          bool     `json:"tracing,omitempty"`
+}
+
+// Empty says that nothing is noted.
+func (m *VHostMeta) Empty() bool {
+	return m.Description == "" && len(m.Tags) == 0 && m.DefaultQueueType == "" && !m.Tracing
+}
+
+// VHostMeta gives what is noted about a vhost.
+func (b *Broker) VHostMeta(vhost string) VHostMeta {
+	b.topo.RLock()
+	defer b.topo.RUnlock()
+	if v := b.vhosts[vhost]; v != nil {
+		return v.meta
+	}
+	return VHostMeta{}
+}
+
+// SetVHostMeta replaces what is noted about a vhost. Error: NotFound.
+func (b *Broker) SetVHostMeta(vhost string, m VHostMeta) *Error {
+	b.topo.Lock()
+	v := b.vhosts[vhost]
+	if v == nil {
+		b.topo.Unlock()
+		return refuse(NotFound, "vhost %s not found", vhost)
+	}
+	v.meta = m
+	b.topo.Unlock()
+	b.opt.OnChange()
+	return nil
+}
+
+// withDefaultType adds the vhost's default queue type to the arguments of a queue that names none and
+// can be of that type.
+func (c *Conn) withDefaultType(d *QueueDeclare) table.Table {
+	c.b.topo.RLock()
+	kind := c.vhost.meta.DefaultQueueType
+	c.b.topo.RUnlock()
+	if kind != policy.Quorum.String() || !d.Durable || d.Exclusive || d.AutoDelete || d.Name == "" {
+		return d.Args
+	}
+	if _, ok := d.Args.Get("x-queue-type"); ok {
+		return d.Args
+	}
+	return append(slices.Clip(d.Args), table.Field{Name: "x-queue-type", Value: table.StringValue(kind)})
+}
+
+// Globals are the global parameters by name, each a JSON value. They are saved like VHostMeta.
+func (b *Broker) Globals() map[string]json.RawMessage {
+	b.topo.RLock()
+	defer b.topo.RUnlock()
+	return maps.Clone(b.globals)
+}
+
+// SetGlobal makes or replaces a global parameter.
+func (b *Broker) SetGlobal(name string, value json.RawMessage) (created bool) {
+	b.topo.Lock()
+	_, existed := b.globals[name]
+	b.globals[name] = value
+	b.topo.Unlock()
+	b.opt.OnChange()
+	return !existed
+}
+
+// DeleteGlobal deletes a global parameter; false if there is none.
+func (b *Broker) DeleteGlobal(name string) bool {
+	b.topo.Lock()
+	_, existed := b.globals[name]
+	delete(b.globals, name)
+	b.topo.Unlock()
+	if existed {
+		b.opt.OnChange()
+	}
+	return existed
+}

@@ -1,0 +1,375 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/firemq/firemq/broker/auth"
+	"github.com/firemq/firemq/broker/message"
+	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
+)
+
+const (
+	rightConfigure = auth.Configure
+	rightWrite     = auth.Write
+	rightRead      = auth.Read
+)
+
+// journalHigh is how many bytes may wait for the disk before publishers are no longer read; they
+// are read again below half of it. With what a read brings in, it bounds the commit buffers.
+const journalHigh = 32 << 20
+
+// publish is one routed message that waits for the end of its batch.
+type publish struct {
+	msg       *message.Message
+	queues    []*Queue // immutable, shared by messages of one route
+	seq       uint64
+	mandatory bool
+}
+
+// Publish routes one message and collects it for its queues; Exchange and key are the
+// message's own, and its reference is the broker's, whatever is returned.
+//
+// Errors, in the order in which they are looked for: AccessRefused (write permission), NotFound (no such
+// exchange), AccessRefused (internal exchange), PreconditionFailed (Fault), AccessRefused (topic
+// permission), PreconditionFailed (user-id). The message is then not published and gets no confirm. A
+// collected ack's error may come instead (FailedVerb). A mandatory message without a queue goes back
+// through Sink.Return and is then confirmed.
+func (ch *Channel) Publish(p *Publish) *Error {
+	if len(ch.ops) > 0 {
+		if e := ch.Settle(); e != nil {
+			p.Msg.Release()
+			return e
+		}
+	}
+	m := p.Msg
+	pub := publish{msg: m, seq: p.Seq, mandatory: p.Mandatory}
+	r, exists := ch.routes.Route(m.Exchange(), m.Key())
+	// The tag remembers the epoch of the permissions that were checked, plus one: 0 is unchecked.
+	if epoch := ch.conn.b.users.Epoch() + 1; !exists || r.Tag != epoch || p.Fault != "" || len(p.Keys) > 0 ||
+		p.UserID != "" && p.UserID != ch.conn.user.Name() {
+		if e := ch.mayPublish(p); e != nil {
+			m.Release()
+			return e
+		}
+		if !exists {
+			m.Release()
+			return refuse(NotFound, "no %s", exchangeName(string(m.Exchange()), ch.conn.vhost.name))
+		}
+		r.Tag = epoch
+	}
+	if r.NeedsHeaders || len(p.Keys) > 0 {
+		pub.queues = ch.match(m, p.Keys)
+	} else {
+		pub.queues = r.Queues
+	}
+	if ch.tx != nil {
+		return ch.tx.addPublish(ch, pub)
+	}
+	ch.pubs = append(ch.pubs, pub)
+	ch.collect()
+	if len(ch.pubs) >= maxPublishBatch {
+		ch.flush()
+	}
+	return nil
+}
+
+// mayPublish checks what must hold before a message is routed.
+func (ch *Channel) mayPublish(p *Publish) *Error {
+	c, m := ch.conn, p.Msg
+	name := m.Exchange()
+	if !c.mayWrite(name) {
+		if e := c.allowExchange(rightWrite, string(name)); e != nil {
+			return e
+		}
+	}
+	if len(name) > 0 {
+		c.b.topo.RLock()
+		x := c.vhost.exchanges[string(name)]
+		c.b.topo.RUnlock()
+		switch {
+		case x == nil:
+			return refuse(NotFound, "no %s", exchangeName(string(name), c.vhost.name))
+		case x.Internal:
+			return refuse(AccessRefused, "cannot publish to internal %s", exchangeName(string(name), c.vhost.name))
+		case p.Fault != "":
+			return refuse(PreconditionFailed, "%s", p.Fault)
+		}
+		if e := c.allowTopic(rightWrite, x, m.Key()); e != nil {
+			return e
+		}
+		for _, key := range p.Keys {
+			if e := c.allowTopic(rightWrite, x, key); e != nil {
+				return e
+			}
+		}
+	} else if p.Fault != "" {
+		return refuse(PreconditionFailed, "%s", p.Fault)
+	}
+	if own := c.user.Name(); p.UserID != "" && p.UserID != own && !c.user.user.HasTag("impersonator") {
+		return refuse(PreconditionFailed, "user_id property set to '%s' but authenticated user was '%s'", p.UserID, own)
+	}
+	return nil
+}
+
+// matched is where a channel keeps the routes that no cache can: of messages whose headers decide, or
+// that have several keys. Owned by the connection's reader.
+type matched struct {
+	queues  []*Queue // of the messages collected, one route behind the other
+	keys    [][]byte
+	headers table.Table
+	msg     *message.Message   // whose headers are asked for
+	read    func() table.Table // reads them; made once
+}
+
+// matchedKept is how many queues and keys a channel keeps room for between batches, and how many
+// queues the routes of a batch may have together before it is carried out.
+const matchedKept = 1 << 14
+
+// match finds the queues of a message by its headers, or by several keys. The result is valid until
+// the batch is carried out. Neighbours with the same queues share them, so that they are one run.
+func (ch *Channel) match(m *message.Message, more [][]byte) []*Queue {
+	x := &ch.matched
+	if x.read == nil {
+		x.read = func() table.Table {
+			if x.msg.HasHeaders {
+				x.headers = ch.conn.b.codecs[x.msg.Encoding].Headers(x.headers[:0], x.msg.Props())
+			}
+			return x.headers
+		}
+	}
+	if len(x.queues) > matchedKept {
+		ch.flush()
+	}
+	at := len(x.queues)
+	x.msg, x.keys = m, append(append(x.keys[:0], m.Key()), more...)
+	x.queues, _ = ch.routes.RouteKeys(x.queues, m.Exchange(), x.keys, x.read)
+	clear(x.keys)
+	clear(x.headers)
+	x.msg, x.headers = nil, kept(x.headers)
+	found := x.queues[at:len(x.queues):len(x.queues)]
+	if ch.tx != nil {
+		x.queues = x.queues[:at]
+		return slices.Clone(found)
+	}
+	if n := len(ch.pubs); n > 0 && slices.Equal(ch.pubs[n-1].queues, found) {
+		x.queues = x.queues[:at]
+		return ch.pubs[n-1].queues
+	}
+	return found
+}
+
+// forget drops the routes of a batch that was carried out.
+func (x *matched) forget() {
+	clear(x.queues)
+	x.queues = kept(x.queues)
+	x.keys = kept(x.keys)
+}
+
+func kept[T any](s []T) []T {
+	if cap(s) > matchedKept {
+		return nil
+	}
+	return s[:0]
+}
+
+// flush carries out the collected publishes and queues their confirms.
+func (ch *Channel) flush() {
+	if len(ch.pubs) == 0 {
+		return
+	}
+	t := ch.conn.begin()
+	ch.publish(t, ch.pubs)
+	clear(ch.pubs)
+	ch.pubs = ch.pubs[:0]
+	if len(ch.matched.queues) > 0 {
+		ch.matched.forget()
+	}
+	ch.settleConfirms(t)
+	ch.pushBack()
+}
+
+// publish enqueues a batch, run by run: neighbours with the same route share the locks.
+func (ch *Channel) publish(t *turn, pubs []publish) {
+	for i := 0; i < len(pubs); {
+		j := i + 1
+		for j < len(pubs) && sameRoute(&pubs[i], &pubs[j]) {
+			j++
+		}
+		ch.received(pubs[i:j])
+		if len(pubs[i].queues) == 0 {
+			ch.unroutable(t, pubs[i:j])
+		} else {
+			pos := ch.conn.b.enqueue(t, pubs[i:j])
+			ch.promise(t, pubs[i:j], pos)
+		}
+		i = j
+	}
+}
+
+// received counts a run of publishes. Those without a route may be of several exchanges.
+func (ch *Channel) received(pubs []publish) {
+	ch.fresh.received(pubs)
+	if len(pubs[0].queues) > 0 {
+		ch.count(pubs)
+		return
+	}
+	for i := range pubs {
+		ch.count(pubs[i : i+1])
+	}
+}
+
+func sameRoute(a, b *publish) bool {
+	if len(a.queues) == 0 || len(b.queues) == 0 {
+		return len(a.queues) == len(b.queues)
+	}
+	return &a.queues[0] == &b.queues[0] && len(a.queues) == len(b.queues)
+}
+
+// enqueue puts a run of messages with one route into its queues, in three steps: every queue
+// takes its entries and sequence numbers; the records, which name them, go to the journal with
+// no queue locked; the queues are dispatched once that is committed. An entry whose record is not
+// appended yet is not handed out, so a delivery never comes before its commit.
+//
+// It gives the position that the run's confirms wait for, 0 for none; refused messages are in
+// t.refused. It takes over the messages' references. Within a transaction the records go into its
+// batch instead, and the last step is its commit's.
+func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
+	queues := pubs[0].queues
+	n := len(queues)
+	t.targets = grow(t.targets, len(pubs)*n)
+	t.counts = grow(t.counts, len(pubs))
+	t.refused = grow(t.refused, len(pubs))
+	clear(t.counts)
+	clear(t.refused)
+	journaled := 0
+	for _, q := range queues {
+		q.mu.Lock()
+		if q.deleted {
+			q.mu.Unlock()
+			continue
+		}
+		transient := false
+		for i := range pubs {
+			m := pubs[i].msg
+			m.Retain(1)
+			durable := q.journaled() && m.Persistent
+			e, ok := q.sm.Publish(m, durable, t.now, &t.fx)
+			if !ok {
+				t.refused[i] = q
+				m.Release()
+				continue
+			}
+			q.stats.Publish++
+			if !durable {
+				transient = true
+				continue
+			}
+			q.persistent++
+			q.persistentBytes += int64(e.Size)
+			t.targets[i*n+t.counts[i]] = journal.Target{Queue: q.id, Seq: e.Seq, Expiry: e.Expiry}
+			t.counts[i]++
+			journaled++
+		}
+		q.apply(t)
+		if transient {
+			q.dispatch(t)
+		}
+		q.mu.Unlock()
+	}
+	var last journal.Position
+	switch {
+	case journaled == 0:
+	case t.batch != nil:
+		t.batch.publish(pubs, queues, t)
+	default:
+		j := b.journal
+		j.Lock()
+		for i := range pubs {
+			if t.counts[i] == 0 {
+				continue
+			}
+			m := pubs[i].msg
+			var head [headSize]byte
+			encodeHead(&head, m)
+			last = j.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), head[:], m.Bytes())
+			m.SetPosition(last)
+		}
+		j.Unlock()
+		for _, q := range queues {
+			if q.journaled() {
+				b.done.register(t, q, last)
+			}
+		}
+	}
+	for i := range pubs {
+		pubs[i].msg.Release()
+	}
+	return last
+}
+
+// promise queues the confirms of a run; pos is what they wait for.
+func (ch *Channel) promise(t *turn, pubs []publish, pos journal.Position) {
+	ch.peer.Lock()
+	for i := range pubs {
+		switch {
+		case pubs[i].seq == 0:
+		case t.refused[i] != nil:
+			q := t.refused[i]
+			ch.pledge(pledge{to: pubs[i].seq, err: refuse(ResourceError, "%s is full", queueName(q.name, q.vhost))})
+		default:
+			ch.pledge(pledge{to: pubs[i].seq, pos: pos})
+		}
+	}
+	ch.peer.Unlock()
+}
+
+// unroutable returns the mandatory messages of a run without queues; each is confirmed at once.
+func (ch *Channel) unroutable(t *turn, pubs []publish) {
+	var returned, dropped uint64
+	ch.peer.Lock()
+	for i := range pubs {
+		p := &pubs[i]
+		if p.mandatory {
+			returned++
+			// The confirms of earlier publishes may follow; only this message's own must.
+			ch.sink.Return(p.seq, p.msg)
+		} else {
+			dropped++
+		}
+		if p.seq != 0 {
+			ch.pledge(pledge{to: p.seq})
+		}
+	}
+	if ch.peer.Unlock() {
+		t.touch(ch.peer)
+	}
+	for i := range pubs {
+		pubs[i].msg.Release()
+	}
+	ch.fresh.ReturnUnroutable += returned
+	ch.fresh.DropUnroutable += dropped
+}
+
+// pushBack stops reading from the publisher during an alarm, and while too much waits for the disk
+// or it is full.
+func (ch *Channel) pushBack() {
+	b := ch.conn.b
+	if b.alarm.Load() != 0 {
+		ch.conn.heed(true)
+	}
+	if b.journal != nil && (b.journal.Pending() > journalHigh || b.journal.Low()) {
+		ch.peer.Pause(PauseJournal)
+		b.done.awaitRoom(ch.peer)
+	}
+}
+
+func grow[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n, n+n/2)
+	}
+	return s[:n]
+}
+
+var _ queue.Receiver = (*Consumer)(nil)

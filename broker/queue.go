@@ -1,0 +1,222 @@
+package broker
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/firemq/firemq/broker/policy"
+	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/frames/table"
+)
+
+// dispatchBatch is how many messages are handed out before the outboxes' marks are looked at
+// again; it bounds how far a delivery burst overshoots an outbox's high-water mark.
+const dispatchBatch = 128
+
+// Queue is one queue and the lock around its state machine. The lock is taken once for a batch;
+// under it only outbox locks and the leaf locks of timers and completer are taken.
+type Queue struct {
+	b          *Broker // immutable, like all up to mu
+	vhost      string
+	name       string
+	id         uint64 // in the journal, 0 for a queue that is not durable
+	durable    bool   // survives a restart; an exclusive queue never does
+	declared   bool   // durable as declared, which an exclusive queue may be
+	exclusive  bool
+	autoDelete bool
+	replies    bool // stands behind a direct reply-to token: unlisted
+	args       table.Table
+	own        policy.Settings // of its arguments
+	owner      *Conn           // of an exclusive queue
+
+	mu      sync.Mutex
+	sm      *queue.Queue // guarded by mu
+	deleted bool         // guarded by mu
+	waiting bool         // the completer will dispatch it after a commit; guarded by mu
+	// orphans left the queue before their publish was in the journal: purged or dropped by a limit in
+	// the very moment of publishing. They are settled once the publish is; guarded by mu.
+	orphans []queue.Entry
+	members map[*Consumer]struct{} // consumers; guarded by mu
+	stats   MessageStats           // guarded by mu
+	// persistent messages, ready and unacked, and their body bytes; guarded by mu.
+	persistent      int
+	persistentBytes int64
+	// limbo is how many messages have left it for a dead-letter exchange and are not settled yet;
+	// guarded by mu.
+	limbo int
+	// strays are the channels that may hold unacked messages without a consumer; guarded by mu, as
+	// is the number at which those without any are looked for.
+	strays     map[*Channel]struct{}
+	strayLimit int
+	// resident is its part of Broker.resident; guarded by mu.
+	resident int64
+	touched  []*Consumer // scratch of deliver; guarded by mu
+
+	// settings are what policies make of own. Any goroutine reads; changed under mu.
+	settings atomic.Pointer[effective]
+
+	used atomic.Int64 // Unix ms of the last declare, get or consumer (x-expires)
+}
+
+// pass records the end of an entry that left the queue for good by the queue's own decision. Lock held.
+func (q *Queue) pass(t *turn, e queue.Entry) {
+	if e.Journaled && e.Msg != nil && e.Msg.Position() == 0 {
+		q.orphans = append(q.orphans, e)
+		return
+	}
+	q.settle(t, &e)
+}
+
+// settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. Lock held.
+func (q *Queue) settle(t *turn, e *queue.Entry) {
+	if q.deleted {
+		q.b.abandon(e)
+		return
+	}
+	t.settle(q, e)
+}
+
+// journaled: persistent messages of this queue go to the journal.
+func (q *Queue) journaled() bool { return q.durable && q.b.journal != nil }
+
+// dispatch hands ready messages to consumers until none can be handed out. Lock held.
+func (q *Queue) dispatch(t *turn) {
+	if len(q.orphans) > 0 {
+		q.adopt(t)
+	}
+	if q.sm.Len() == 0 {
+		if q.resident != 0 {
+			q.page(t)
+		}
+		return
+	}
+	committed := q.b.committed()
+	for round := 1; ; round++ {
+		more := q.sm.Dispatch(t.now, committed, dispatchBatch, &t.fx)
+		q.apply(t)
+		if !more || len(t.dead) >= deadBatch && q.overdue(t) {
+			break
+		}
+		if round == dispatchRounds {
+			if !q.waiting {
+				q.waiting = true
+				q.b.done.again(q)
+			}
+			break
+		}
+	}
+	if !q.waiting && q.sm.Waiting(committed) {
+		q.waiting = true
+		q.b.done.awaitQueue(q, committed)
+	}
+	if held := q.sm.Resident(); held > accountStep || held > q.b.opt.tuning.queueResident || q.resident != 0 {
+		q.page(t)
+	}
+}
+
+// dispatchRounds is how many batches one holding of a queue's lock hands out; the completer goes on, so that
+// a consumer without a prefetch that takes a long backlog does not shut out the queue's publishers.
+const dispatchRounds = 64
+
+// deadBatch is how many messages may die in a turn before its queue is left to its timer: a million that
+// expired, or are over a new limit, hold up nobody.
+const deadBatch = 1024
+
+// overdue says that the next message has to go and the timer, which is set, will see to it. Lock held.
+func (q *Queue) overdue(t *turn) bool {
+	at := q.sm.NextExpiry()
+	return at != 0 && at <= t.now
+}
+
+// adopt settles the orphans whose publish has reached the journal meanwhile.
+func (q *Queue) adopt(t *turn) {
+	kept := q.orphans[:0]
+	for _, e := range q.orphans {
+		if e.Msg.Position() == 0 {
+			kept = append(kept, e)
+			continue
+		}
+		q.settle(t, &e)
+	}
+	clear(q.orphans[len(kept):])
+	q.orphans = kept
+}
+
+// apply carries out the effects in t.fx and clears them. Lock held.
+func (q *Queue) apply(t *turn) {
+	if len(t.fx.Deliver) > 0 {
+		q.deliver(t)
+	}
+	for i := range t.fx.Dead {
+		q.die(t, t.fx.Dead[i])
+	}
+	t.fx.Reset()
+	if at := q.sm.NextExpiry(); at != 0 {
+		// What is overdue comes after the others that are, in turn.
+		q.b.timers.expiry(q, max(at, t.now))
+	}
+}
+
+// die hands a message that left the queue unsettled to the end of the turn. Lock held.
+func (q *Queue) die(t *turn, d queue.Dead) {
+	if d.Entry.Seq != 0 {
+		q.limbo++
+	}
+	t.dead = append(t.dead, deadItem{q, d})
+}
+
+// deliver sends t.fx.Deliver to the consumers' channels, each channel locked once. Lock held.
+func (q *Queue) deliver(t *turn) {
+	touched := q.touched[:0]
+	for i := range t.fx.Deliver {
+		d := &t.fx.Deliver[i]
+		c := d.Consumer.Receiver.(*Consumer)
+		if d.Entry.Msg == nil {
+			m, err := q.b.load(d.Entry.Pos)
+			if err != nil {
+				q.b.log.Error("message lost: its record cannot be read",
+					"queue", q.name, "vhost", q.vhost, "seq", d.Entry.Seq, "position", d.Entry.Pos, "error", err)
+				if !c.NoAck {
+					q.sm.Ack(d.Consumer, &d.Entry)
+				}
+				c.ch.unreserve(c)
+				t.settle(q, &d.Entry)
+				continue
+			}
+			d.Entry.Msg = m
+		}
+		if len(c.pending) == 0 {
+			touched = append(touched, c)
+		}
+		c.pending = append(c.pending, d.Entry)
+	}
+	for i, c := range touched {
+		c.ch.send(t, q, c)
+		clear(c.pending)
+		c.pending = c.pending[:0]
+		touched[i] = nil
+	}
+	q.touched = touched[:0]
+}
+
+// discard lets go of every message when the broker stops; nothing is settled.
+func (q *Queue) discard() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.deleted = true
+	left := q.sm.Close()
+	var batch [sweepBatch]queue.Entry
+	for left.Len() > 0 {
+		b := batch[:0]
+		left.Take(sweepBatch, &b)
+		for i := range b {
+			if b[i].Msg != nil {
+				b[i].Msg.Release()
+			}
+		}
+	}
+	for i := range q.orphans {
+		q.orphans[i].Msg.Release()
+	}
+	q.orphans = nil
+}

@@ -1,0 +1,251 @@
+package broker
+
+import (
+	"github.com/firemq/firemq/broker/queue"
+)
+
+// Verb names a collected verb (see Channel.FailedVerb).
+type Verb uint8
+
+const (
+	VerbNone Verb = iota
+	VerbAck
+	VerbNack
+	VerbReject
+)
+
+// maxOps is how many settlements a channel collects before they are carried out.
+const maxOps = 512
+
+// op is one collected ack, nack or reject.
+type op struct {
+	tag      uint64
+	verb     Verb
+	multiple bool
+	requeue  bool
+}
+
+// settling is one delivery taken off the unacked ring, and what becomes of it.
+type settling struct {
+	slot
+	verb    Verb
+	requeue bool
+}
+
+// Ack settles the delivery tag, with multiple every outstanding one up to it (tag 0: all of them).
+//
+// Like Nack and Reject it is collected: an unknown tag's error (PreconditionFailed, "unknown
+// delivery tag N") is returned by this call, a later verb of the channel or EndTurn, and
+// FailedVerb tells which verb it belongs to.
+func (ch *Channel) Ack(tag uint64, multiple bool) *Error {
+	return ch.addOp(op{tag: tag, verb: VerbAck, multiple: multiple})
+}
+
+// Nack refuses deliveries: back to their queue's original position with requeue, else
+// dead-lettered or dropped.
+func (ch *Channel) Nack(tag uint64, multiple, requeue bool) *Error {
+	return ch.addOp(op{tag: tag, verb: VerbNack, multiple: multiple, requeue: requeue})
+}
+
+// Reject is Nack of one; kept apart only so that FailedVerb can name it.
+func (ch *Channel) Reject(tag uint64, requeue bool) *Error {
+	return ch.addOp(op{tag: tag, verb: VerbReject, requeue: requeue})
+}
+
+func (ch *Channel) addOp(o op) *Error {
+	if ch.tx != nil {
+		return ch.tx.addOp(ch, o)
+	}
+	ch.ops = append(ch.ops, o)
+	ch.collect()
+	if len(ch.ops) >= maxOps {
+		return ch.Settle()
+	}
+	return nil
+}
+
+// FailedVerb tells which collected verb the last error of this channel came from; VerbNone when the
+// error was the called verb's own.
+func (ch *Channel) FailedVerb() Verb {
+	v := ch.failed
+	ch.failed = VerbNone
+	return v
+}
+
+// Settle carries out the collected acks and nacks. Every verb of the channel does it first by itself;
+// sessions need it only to tell a collected error from a verb's own. After an error, what was collected
+// behind the wrong one is still there: the session calls Settle again, or closes the channel.
+func (ch *Channel) Settle() *Error {
+	if len(ch.ops) == 0 {
+		return nil
+	}
+	done, err := ch.resolve(ch.ops)
+	ch.ops = ch.ops[:copy(ch.ops, ch.ops[done:])]
+	ch.finish(settleNow)
+	return err
+}
+
+// resolve takes the deliveries that ops name off the ring into ch.settling. It stops at the first
+// unknown tag with the error, and tells how many ops it has dealt with, the wrong one included.
+func (ch *Channel) resolve(ops []op) (done int, err *Error) {
+	ch.peer.Lock()
+	defer ch.peer.Unlock()
+	for n, o := range ops {
+		if !o.multiple {
+			i := ch.unacked.find(o.tag)
+			if i < 0 {
+				return n + 1, ch.unknownTag(o)
+			}
+			ch.settling = append(ch.settling, settling{ch.unacked.take(i), o.verb, o.requeue})
+			if o.verb == VerbAck {
+				ch.stats.Ack++
+			}
+			continue
+		}
+		upto := ch.unacked.n
+		if o.tag != 0 {
+			if upto = ch.unacked.find(o.tag) + 1; upto == 0 {
+				return n + 1, ch.unknownTag(o)
+			}
+		}
+		if upto > settleNow {
+			whole := settleAll{ch.unacked.cut(upto), o.verb, o.requeue}
+			if o.verb == VerbAck {
+				ch.stats.Ack += uint64(whole.left.live)
+			}
+			ch.whole = append(ch.whole, whole)
+			continue
+		}
+		for i := 0; i < ch.unacked.n; i++ {
+			s := ch.unacked.at(i)
+			if o.tag != 0 && s.tag > o.tag {
+				break
+			}
+			if s.q == nil {
+				continue
+			}
+			ch.settling = append(ch.settling, settling{*s, o.verb, o.requeue})
+			*s = slot{tag: s.tag}
+			ch.unacked.live--
+			if o.verb == VerbAck {
+				ch.stats.Ack++
+			}
+		}
+		ch.unacked.trim()
+	}
+	return len(ops), nil
+}
+
+func (ch *Channel) unknownTag(o op) *Error {
+	ch.failed = o.verb
+	return refuse(PreconditionFailed, "unknown delivery tag %d", o.tag)
+}
+
+// finish carries out resolved settlements, one lock of a queue for each run of its deliveries, and of
+// each ring the oldest now, see settleAll.
+func (ch *Channel) finish(now int) {
+	list := ch.settling
+	if len(list) > 0 {
+		t := ch.conn.begin()
+		for i := 0; i < len(list); {
+			q := list[i].q
+			q.mu.Lock()
+			for ; i < len(list) && list[i].q == q; i++ {
+				s := &list[i]
+				ch.conclude(t, &s.slot, s.verb, s.requeue)
+			}
+			q.served(t)
+			q.mu.Unlock()
+		}
+		ch.roomier(t)
+		clear(list)
+		ch.settling = list[:0]
+	}
+	if len(ch.whole) > 0 {
+		t := ch.conn.begin()
+		for i := range ch.whole {
+			ch.settleAll(t, ch.whole[i], now)
+			ch.whole[i] = settleAll{}
+		}
+		ch.whole = ch.whole[:0]
+	}
+}
+
+// conclude settles one delivery. The lock of its queue is held, and the caller ends with served.
+func (ch *Channel) conclude(t *turn, s *slot, verb Verb, requeue bool) {
+	q := s.q
+	ch.unreserve(s.c)
+	switch {
+	case q.deleted:
+		q.settle(t, &s.e)
+	case verb == VerbAck:
+		q.stats.Ack++
+		q.sm.Ack(s.c.state(), &s.e)
+		t.settle(q, &s.e)
+	case requeue:
+		q.requeue(t, s.c, &s.e)
+	default:
+		q.sm.Ack(s.c.state(), &s.e)
+		q.die(t, queue.Dead{Entry: s.e, Reason: queue.Rejected})
+	}
+}
+
+// served carries out what settlements made possible. Lock held.
+func (q *Queue) served(t *turn) {
+	if q.deleted {
+		return
+	}
+	if len(t.fx.Dead) > 0 {
+		q.apply(t)
+	}
+	q.dispatch(t)
+}
+
+// roomier wakes the channel's consumers after settlements gave its own limit room.
+func (ch *Channel) roomier(t *turn) {
+	if ch.limit.Load() > 0 {
+		for _, c := range ch.consumers() {
+			c.wake(t)
+		}
+	}
+}
+
+// settleAll is a ring of deliveries that have one fate.
+type settleAll struct {
+	left    unacked
+	verb    Verb
+	requeue bool
+}
+
+// settleNow is how many deliveries of a settleAll are settled in the turn that asked for it, unless it is
+// a transaction, whose settlements are one record. Those
+// beyond it follow in the background, oldest first, so that neither the queue nor other connections of
+// the same reader wait for a million of them.
+const settleNow = 16 << 10
+
+// settleAll settles a ring: the oldest now deliveries as part of t.
+func (ch *Channel) settleAll(t *turn, s settleAll, now int) {
+	if s.left.trim(); s.left.live == 0 {
+		return
+	}
+	ch.settleSome(t, &s, now)
+	if s.left.live > 0 {
+		ch.conn.b.upkeep.settle(ch, s)
+	}
+}
+
+// settleSome settles the oldest limit deliveries of a ring. Any goroutine, no lock held.
+func (ch *Channel) settleSome(t *turn, s *settleAll, limit int) {
+	for limit > 0 && s.left.live > 0 {
+		q := s.left.at(0).q
+		q.mu.Lock()
+		for n := 0; n < sweepBatch && s.left.live > 0 && s.left.at(0).q == q; n++ {
+			d := s.left.pop()
+			ch.conclude(t, &d, s.verb, s.requeue)
+			limit--
+		}
+		q.served(t)
+		q.mu.Unlock()
+	}
+	ch.roomier(t)
+}

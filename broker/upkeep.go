@@ -1,0 +1,270 @@
+package broker
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/journal"
+)
+
+// upkeep does, on one goroutine and in small pieces, what nobody waits for: it settles and
+// releases the backlogs of purged and deleted queues, settles very many deliveries at a time, compacts
+// the journal and writes checkpoints.
+type upkeep struct {
+	b    *Broker
+	wake chan struct{} // holds one token: there is something to do
+	quit chan struct{}
+	over chan struct{}
+
+	mu     sync.Mutex   // a leaf
+	sweeps []sweep      // guarded by mu
+	rings  []ring       // guarded by mu
+	graves [][]deadItem // stacks of dead letters, the oldest first; guarded by mu
+
+	burying atomic.Bool // graves is not empty, or one of them is being served
+
+	working sync.Mutex   // one works at a time; the outermost of all locks
+	copied  atomic.Int64 // records copied forward
+	paged   atomic.Int64 // messages left to the journal
+
+	// Guarded by working.
+	moved   uint64           // the last segment that was compacted; tried again after a tick
+	stuck   uint64           // the oldest segment at the last tick, if it was not worth keeping
+	checked journal.Position // of the last checkpoint
+	size    int64            // of that checkpoint
+}
+
+// sweep is the backlog of a queue that was purged or deleted. It belongs to upkeep.
+type sweep struct {
+	q       *Queue
+	backlog queue.Backlog
+}
+
+// ring is what is left of a settleAll. It belongs to upkeep.
+type ring struct {
+	ch *Channel
+	settleAll
+}
+
+const (
+	// sweepNow is the longest backlog that who purges or deletes sweeps at once.
+	sweepNow = 1024
+	// sweepBatch is how many messages are settled with the queue's lock held.
+	sweepBatch = 256
+	// roomRetry is how often upkeep looks whether the journal has room again.
+	roomRetry = 10 * time.Millisecond
+	// upkeepTick is how often the journal's space and its checkpoint are looked at when nothing
+	// else calls for it.
+	upkeepTick = time.Second
+)
+
+func newUpkeep(b *Broker) *upkeep {
+	return &upkeep{b: b, wake: make(chan struct{}, 1), quit: make(chan struct{}), over: make(chan struct{})}
+}
+
+func (u *upkeep) start() { go u.run() }
+
+// stop ends the goroutine when no backlog is left and waits for it: what was purged does not come
+// back after a clean stop.
+func (u *upkeep) stop() {
+	close(u.quit)
+	<-u.over
+}
+
+func (u *upkeep) signal() {
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (u *upkeep) run() {
+	defer close(u.over)
+	tick := time.NewTicker(upkeepTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-u.quit:
+			u.sweepAll()
+			return
+		case <-u.wake:
+			u.work()
+		case <-tick.C:
+			u.tick()
+		}
+	}
+}
+
+// work does all there is to do now. Tests call it, too.
+func (u *upkeep) work() {
+	u.working.Lock()
+	defer u.working.Unlock()
+	u.all()
+}
+
+// tick is work after some time has passed.
+func (u *upkeep) tick() {
+	u.working.Lock()
+	defer u.working.Unlock()
+	u.moved = 0
+	u.all()
+	if u.b.journal != nil {
+		u.stuck, _ = u.b.journal.Wasteful(1)
+	}
+}
+
+func (u *upkeep) all() {
+	u.sweepAll()
+	if u.b.journal != nil {
+		u.compact()
+		u.checkpointWhenDue()
+	}
+}
+
+// checkpointWhenDue writes a checkpoint when so much of the log is behind the last one that a start
+// would take long. Where messages come and go at once that never happens.
+func (u *upkeep) checkpointWhenDue() {
+	if u.b.journal.Tail(u.checked) < max(u.b.opt.tuning.checkpointBytes, checkpointRatio*u.size) {
+		return
+	}
+	pos, size, err := u.b.checkpoint()
+	switch {
+	case err == nil:
+		u.checked, u.size = pos, size
+	case errors.Is(err, journal.ErrTopology), errors.Is(err, errBusy):
+		u.b.log.Debug("checkpoint put off", "reason", err)
+	default:
+		u.b.log.Warn("checkpoint not written: a start after a crash takes longer", "error", err)
+		u.checked = pos
+	}
+}
+
+// sweep settles and releases the messages of a backlog: a short one now, as part of t, a long one
+// in the background. No lock is held. A crash before a long one is settled brings the rest of a
+// purged one back.
+func (u *upkeep) sweep(t *turn, q *Queue, backlog queue.Backlog) {
+	if backlog.Len() <= sweepNow {
+		q.sweep(t, &backlog)
+		return
+	}
+	u.mu.Lock()
+	u.sweeps = append(u.sweeps, sweep{q, backlog})
+	u.mu.Unlock()
+	u.signal()
+}
+
+// settle goes on with a settleAll. No lock is held.
+func (u *upkeep) settle(ch *Channel, s settleAll) {
+	u.mu.Lock()
+	u.rings = append(u.rings, ring{ch, s})
+	u.mu.Unlock()
+	u.signal()
+}
+
+func (u *upkeep) sweepAll() {
+	for {
+		u.buryAll()
+		u.mu.Lock()
+		sweeps, rings := u.sweeps, u.rings
+		u.sweeps, u.rings = nil, nil
+		u.mu.Unlock()
+		if len(sweeps) == 0 && len(rings) == 0 {
+			return
+		}
+		// Those first: somebody may wait for the messages.
+		for i := range rings {
+			for r := &rings[i]; r.left.live > 0; u.awaitRoom() {
+				t := u.b.newTurn()
+				r.ch.settleSome(t, &r.settleAll, sweepNow)
+				t.free()
+			}
+			rings[i] = ring{}
+		}
+		for i := range sweeps {
+			for s := &sweeps[i]; s.backlog.Len() > 0; u.awaitRoom() {
+				t := u.b.newTurn()
+				s.q.sweep(t, &s.backlog)
+				t.free()
+			}
+			sweeps[i] = sweep{}
+		}
+	}
+}
+
+// buryLater goes on with a stack of dead letters. Any goroutine.
+func (u *upkeep) buryLater(stack []deadItem) {
+	u.mu.Lock()
+	u.graves = append(u.graves, stack)
+	u.burying.Store(true)
+	u.mu.Unlock()
+	u.signal()
+}
+
+// buryAll publishes the dead letters that turns left behind, a bounded number at a time. When the
+// broker stops those that are left stay where they were: a durable queue has them again.
+func (u *upkeep) buryAll() {
+	for u.burying.Load() {
+		u.mu.Lock()
+		if len(u.graves) == 0 {
+			u.burying.Store(false)
+			u.mu.Unlock()
+			return
+		}
+		stack := u.graves[0]
+		u.graves[0] = nil
+		u.graves = u.graves[1:]
+		u.mu.Unlock()
+		for len(stack) > 0 {
+			select {
+			case <-u.quit:
+				for i := range stack {
+					if m := stack[i].Entry.Msg; m != nil {
+						m.Release()
+					}
+				}
+				stack = nil
+				continue
+			default:
+			}
+			t := u.b.newTurn()
+			stack = t.burySome(stack, sweepNow)
+			t.free()
+			u.awaitRoom()
+		}
+	}
+}
+
+// sweep settles and releases the first sweepNow messages of a backlog that was taken off q.
+func (q *Queue) sweep(t *turn, backlog *queue.Backlog) {
+	var batch [sweepBatch]queue.Entry
+	for range sweepNow / sweepBatch {
+		left := batch[:0]
+		backlog.Take(sweepBatch, &left)
+		q.mu.Lock()
+		for i := range left {
+			// Those whose record is not appended yet are let go by who appends it (see register).
+			q.pass(t, left[i])
+		}
+		q.mu.Unlock()
+	}
+}
+
+// awaitRoom waits while too much waits for the disk, unless the broker stops.
+func (u *upkeep) awaitRoom() {
+	j := u.b.journal
+	if j == nil || j.Pending() < journalHigh {
+		return
+	}
+	retry := time.NewTicker(roomRetry)
+	defer retry.Stop()
+	for j.Pending() >= journalHigh/2 {
+		select {
+		case <-u.quit:
+			return
+		case <-retry.C:
+		}
+	}
+}
