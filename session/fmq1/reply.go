@@ -1,0 +1,97 @@
+package fmq1
+
+import (
+	"fmt"
+
+	"github.com/firemq/firemq/broker"
+	wire "github.com/firemq/firemq/frames/fmq1"
+)
+
+// codeFor spells the broker's refusals in FireMQ's codes.
+var codeFor = [...]uint16{
+	broker.NotFound:           wire.NotFound,
+	broker.AccessRefused:      wire.AccessRefused,
+	broker.ResourceLocked:     wire.ResourceLocked,
+	broker.ExclusiveUse:       wire.ResourceLocked, // 403 on AMQP, 405 in the FireMQ protocol
+	broker.PreconditionFailed: wire.PreconditionFailed,
+	broker.NotAllowed:         wire.NotAllowed,
+	broker.NotImplemented:     wire.NotImplemented,
+	broker.ResourceError:      wire.ResourceError,
+	broker.ConnectionForced:   wire.ConnectionForced,
+	broker.InternalError:      wire.InternalError,
+	broker.LoginRefused:       wire.AccessRefused,
+}
+
+// fault is what a client is told: a code and its text, "NOT_FOUND - no queue 'q' in vhost '/'".
+type fault struct {
+	code uint16
+	text string
+}
+
+func faultOf(code uint16, format string, args ...any) fault {
+	return fault{code, wire.CodeName(code) + " - " + fmt.Sprintf(format, args...)}
+}
+
+// refused is the fault for a broker error.
+func refused(e *broker.Error) fault {
+	code := uint16(wire.InternalError)
+	if int(e.Kind) < len(codeFor) && codeFor[e.Kind] != 0 {
+		code = codeFor[e.Kind]
+	}
+	return fault{code, wire.CodeName(code) + " - " + e.Text}
+}
+
+// malformed is the fault for an error of the codec.
+func malformed(err error) fault {
+	e, ok := err.(*wire.Error)
+	if !ok {
+		panic("BUG: fmq1: the codec gave " + err.Error())
+	}
+	return faultOf(e.Code, "%s", e.Text)
+}
+
+// stage appends one frame to the outbox. Called by the reader, no lock held.
+func (s *Session) stage(op wire.Op, m wire.Header) {
+	s.o.Lock()
+	s.o.Put(wire.Append(s.o.Tail(wire.Overhead+m.Msgsize()), op, m))
+	s.unlock()
+}
+
+// unlock gives the outbox back after the reader staged something.
+func (s *Session) unlock() {
+	if s.o.Unlock() && !s.inTurn {
+		s.o.Flush() // after a turn the transport does it
+	}
+}
+
+// reply answers a request.
+func (s *Session) reply(ok wire.OK) {
+	s.answered.Store(true)
+	s.stage(wire.OpOK, &ok)
+}
+
+// fail refuses a request, or with rid 0 something that has none. The connection goes on.
+func (s *Session) fail(rid uint64, f fault) {
+	s.answered.Store(true)
+	s.stage(wire.OpError, &wire.ServerError{RID: rid, Code: f.code, Msg: f.text})
+}
+
+// failed is fail when e is one, and reports whether it was.
+func (s *Session) failed(rid uint64, e *broker.Error) bool {
+	if e == nil {
+		return false
+	}
+	s.fail(rid, refused(e))
+	return true
+}
+
+// fatal tells the client why and ends the connection.
+func (s *Session) fatal(rid uint64, f fault) {
+	if s.state == ended {
+		return
+	}
+	s.endTurn()
+	s.leave()
+	s.stage(wire.OpError, &wire.ServerError{RID: rid, Code: f.code, Msg: f.text, Fatal: true})
+	s.end()
+}
