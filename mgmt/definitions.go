@@ -1,0 +1,751 @@
+package mgmt
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/broker/auth"
+	"github.com/firemq/firemq/broker/policy"
+	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/mgmt/api"
+	"github.com/firemq/firemq/route"
+)
+
+func exportAll(r *request) error { return r.download(r.s.export()) }
+
+func exportVHost(r *request) error {
+	if r.known() != nil {
+		return badRequest("vhost_not_found")
+	}
+	return r.download(r.s.exportVHost(r.vars["vhost"]))
+}
+
+func (r *request) download(d any) error {
+	if name := r.query("download"); name != "" {
+		name = strings.Map(func(c rune) rune {
+			if c < ' ' || c == '"' || c == '\\' || c == 0x7f {
+				return -1
+			}
+			return c
+		}, name)
+		r.Response.Header.Set("Content-Disposition", "attachment; filename="+name)
+	}
+	return r.ok(d)
+}
+
+// export is the whole broker's definitions: what is exclusive, implicit or there in every vhost is not in it.
+func (s *Server) export() api.Definitions {
+	b := s.opt.Broker
+	d := api.Definitions{
+		RabbitVersion: compatibleVersion, RabbitMQVersion: compatibleVersion, ProductName: "FireMQ", ProductVersion: s.opt.Version,
+		Format: "cluster", OriginalCluster: s.clusterName(), Explanation: "Definitions of broker '" + s.clusterName() + "'",
+		Users: []api.User{}, VHosts: []api.VHostDefinition{}, Permissions: []api.Permission{}, TopicPermissions: []api.TopicPermission{},
+		GlobalParameters: s.globals(), VHostParts: newParts(),
+	}
+	for _, u := range b.Users().Users() {
+		d.Users = append(d.Users, userOf(u))
+	}
+	for _, p := range b.Users().Permissions() {
+		d.Permissions = append(d.Permissions, api.Permission(p))
+	}
+	for _, p := range b.Users().TopicPermissions() {
+		d.TopicPermissions = append(d.TopicPermissions, api.TopicPermission(p))
+	}
+	for _, v := range b.VHosts() {
+		m := b.VHostMeta(v)
+		d.VHosts = append(d.VHosts, api.VHostDefinition{
+			Name: v, Description: m.Description, Tags: append([]string{}, m.Tags...), Tracing: m.Tracing, Limits: map[string]int{},
+			Metadata: api.VHostMetadata{Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: m.DefaultQueueType},
+		})
+		s.addParts(&d.VHostParts, v)
+	}
+	return d
+}
+
+func newParts() api.VHostParts {
+	return api.VHostParts{
+		Parameters: []api.Parameter{}, Policies: []api.Policy{}, Queues: []api.QueueDefinition{}, Exchanges: []api.ExchangeDefinition{},
+		Bindings: []api.BindingDefinition{},
+	}
+}
+
+// exportVHost is one vhost's definitions, its name left out of the objects.
+func (s *Server) exportVHost(name string) api.VHostDefinitions {
+	m := s.opt.Broker.VHostMeta(name)
+	d := api.VHostDefinitions{
+		RabbitVersion: compatibleVersion, RabbitMQVersion: compatibleVersion, ProductName: "FireMQ", ProductVersion: s.opt.Version,
+		Format: "single_virtual_host", OriginalVHost: name, Limits: map[string]int{},
+		Metadata:   api.VHostMetadata{Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: m.DefaultQueueType},
+		VHostParts: newParts(),
+	}
+	s.addParts(&d.VHostParts, name)
+	for i := range d.Queues {
+		d.Queues[i].VHost = ""
+	}
+	for i := range d.Exchanges {
+		d.Exchanges[i].VHost = ""
+	}
+	for i := range d.Bindings {
+		d.Bindings[i].VHost = ""
+	}
+	return d
+}
+
+// addParts adds what is in one vhost.
+func (s *Server) addParts(d *api.VHostParts, vhost string) {
+	b := s.opt.Broker
+	r := &request{s: s, vars: map[string]string{"vhost": vhost}}
+	d.Policies = append(d.Policies, r.policies(false)...)
+	d.Parameters = append(d.Parameters, r.parameters("")...)
+	exclusive := make(map[string]bool)
+	for _, q := range b.Queues(vhost) {
+		v := q.View()
+		if v.Exclusive {
+			exclusive[v.Name] = true
+			continue
+		}
+		d.Queues = append(d.Queues, api.QueueDefinition{
+			Name: v.Name, VHost: vhost, Type: v.Type.String(), Durable: v.Durable, AutoDelete: v.AutoDelete, Arguments: argumentMap(v.Args),
+		})
+	}
+	for _, x := range b.Exchanges(vhost) {
+		if x.Name == "" || strings.HasPrefix(x.Name, "amq.") {
+			continue
+		}
+		d.Exchanges = append(d.Exchanges, api.ExchangeDefinition{
+			Name: x.Name, VHost: vhost, Type: x.Type, Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal, Arguments: argumentMap(x.Args),
+		})
+	}
+	for _, x := range b.Bindings(vhost, broker.BindingFilter{}) {
+		if x.Source == "" || !x.ToExchange && exclusive[x.Dest] {
+			continue
+		}
+		v := bindingOf(&x)
+		d.Bindings = append(d.Bindings, api.BindingDefinition{
+			Source: v.Source, VHost: vhost, Destination: v.Destination, DestinationType: v.DestinationType, RoutingKey: v.RoutingKey, Arguments: v.Arguments,
+		})
+	}
+}
+
+func importAll(r *request) error { return r.importInto("") }
+
+func importVHost(r *request) error {
+	if r.known() != nil {
+		return missing
+	}
+	return r.importInto(r.vars["vhost"])
+}
+
+func (r *request) importInto(vhost string) error {
+	p := r.PostBody()
+	if strings.HasPrefix(string(r.Request.Header.ContentType()), "multipart/form-data") {
+		f, err := r.FormFile("file")
+		if err != nil {
+			return badRequest("failed_to_parse_json")
+		}
+		file, err := f.Open()
+		if err != nil {
+			return fmt.Errorf("open the uploaded file: %w", err)
+		}
+		defer file.Close()
+		var b bytes.Buffer
+		if _, err := b.ReadFrom(file); err != nil {
+			return fmt.Errorf("read the uploaded file: %w", err)
+		}
+		p = b.Bytes()
+	} else if k := r.Request.Header.ContentType(); len(k) > 0 && !jsonBody(r) && !bytes.HasPrefix(k, []byte("application/x-www-form-urlencoded")) {
+		return &failure{status: 415}
+	}
+	warnings, err := Import(r.s.opt.Broker, p, vhost)
+	for _, w := range warnings {
+		r.s.opt.Log.Warn("definitions: " + w)
+	}
+	if err != nil {
+		return badRequest(err.Error())
+	}
+	return r.done(false)
+}
+
+// Import makes what a definitions document of FireMQ or RabbitMQ says, in one vhost if that is named. What
+// exists stays, users, permissions, policies and parameters excepted: they are replaced. The whole document is
+// checked first: after an error, which names everything wrong, nothing has changed. Warnings say what means
+// nothing here and was left out.
+func Import(b *broker.Broker, document []byte, vhost string) (warnings []string, err error) {
+	document = bytes.TrimPrefix(document, []byte("\xef\xbb\xbf"))
+	var doc map[string]any
+	if len(bytes.TrimSpace(document)) > 0 {
+		if err := api.Decode(document, &doc); err != nil || doc == nil {
+			return nil, errors.New("failed_to_parse_json")
+		}
+	}
+	m := &importer{b: b, only: vhost, vhosts: make(map[string]bool), users: make(map[string]bool)}
+	m.read(doc)
+	if len(m.faults) > 0 {
+		return nil, errors.New(strings.Join(m.faults, "; "))
+	}
+	return m.warnings, m.apply()
+}
+
+// importer is one import: what it has read and will make.
+type importer struct {
+	b        *broker.Broker
+	only     string          // the vhost that everything goes to; "": each object names its own
+	vhosts   map[string]bool // that exist or are made
+	users    map[string]bool
+	faults   []string
+	warnings []string
+
+	newUsers    []auth.User
+	newVHosts   map[string]broker.VHostMeta
+	permissions []auth.Permission
+	topics      []auth.TopicPermission
+	globals     []api.GlobalParameter
+	policies    []broker.PolicyDef
+	limits      map[string]broker.Limits
+	exchanges   []inVHost[broker.ExchangeDeclare]
+	queues      []inVHost[broker.QueueDeclare]
+	bindings    []route.Binding
+}
+
+type inVHost[T any] struct {
+	vhost string
+	def   T
+}
+
+func (m *importer) fault(format string, args ...any) {
+	// A document can be wrong in every line; the first ones are enough.
+	const most = 100
+	if len(m.faults) < most {
+		m.faults = append(m.faults, fmt.Sprintf(format, args...))
+	}
+}
+
+// section gives each object of a list to read.
+func (m *importer) section(doc body, key string, read func(b body)) {
+	if doc[key] == nil {
+		return
+	}
+	list, ok := doc[key].([]any)
+	if !ok {
+		m.fault("%s is not a list", key)
+		return
+	}
+	for i, v := range list {
+		o, ok := v.(map[string]any)
+		if !ok {
+			m.fault("%s[%d] is not an object", key, i)
+			continue
+		}
+		read(o)
+	}
+}
+
+// name reads a mandatory string.
+func (m *importer) name(b body, section, key string) (string, bool) {
+	s, ok := b[key].(string)
+	if !ok || s == "" {
+		m.fault("an object of %s has no %s", section, key)
+		return "", false
+	}
+	if len(s) > 255 {
+		m.fault("%s %s is longer than 255 bytes", section, key)
+		return "", false
+	}
+	return s, true
+}
+
+// vhost reads the vhost of an object, which must exist or be made.
+func (m *importer) vhost(b body, section string) (string, bool) {
+	if m.only != "" {
+		return m.only, true
+	}
+	v, ok := b["vhost"].(string)
+	if !ok {
+		m.fault("an object of %s names no vhost: is this the export of one vhost?", section)
+		return "", false
+	}
+	if !m.vhosts[v] {
+		m.fault("%s: vhost '%s' does not exist", section, v)
+		return "", false
+	}
+	return v, true
+}
+
+func (m *importer) read(doc body) {
+	for _, v := range m.b.VHosts() {
+		m.vhosts[v] = true
+	}
+	for _, u := range m.b.Users().Users() {
+		m.users[u.Name] = true
+	}
+	if m.only == "" {
+		m.readUsers(doc)
+		m.section(doc, "vhosts", m.readVHost)
+		m.readPermissions(doc)
+		m.section(doc, "global_parameters", func(b body) {
+			if name, ok := m.name(b, "global_parameters", "name"); ok {
+				m.globals = append(m.globals, api.GlobalParameter{Name: name, Value: encode(nil, b["value"], nil)})
+			}
+		})
+	}
+	m.section(doc, "exchanges", m.readExchange)
+	m.section(doc, "policies", func(b body) { m.readPolicy(b, b, false) })
+	m.section(doc, "parameters", m.readParameter)
+	m.section(doc, "queues", m.readQueue)
+	m.section(doc, "bindings", m.readBinding)
+	m.checkQueueLimits()
+}
+
+func (m *importer) readUsers(doc body) {
+	algorithm := auth.DefaultAlgorithm
+	if v, _ := doc["rabbit_version"].(string); v != "" && olderThan(v, 3, 6) {
+		algorithm = auth.MD5
+	}
+	m.section(doc, "users", func(b body) {
+		name, ok := m.name(b, "users", "name")
+		if !ok {
+			return
+		}
+		u, err := userFrom(name, b)
+		if err != nil {
+			m.fault("user '%s': %s", name, reasonOf(err))
+			return
+		}
+		if u.Algorithm == "" {
+			u.Algorithm = algorithm
+		}
+		if err := u.Validate(); err != nil {
+			m.fault("user '%s': %s", name, err)
+			return
+		}
+		m.users[name] = true
+		m.newUsers = append(m.newUsers, u)
+	})
+}
+
+// olderThan compares the first two numbers of a version.
+func olderThan(version string, major, minor int) bool {
+	var a, b int
+	if _, err := fmt.Sscanf(version, "%d.%d", &a, &b); err != nil {
+		return false
+	}
+	return a < major || a == major && b < minor
+}
+
+func reasonOf(err error) string {
+	if f, ok := err.(*failure); ok {
+		return strings.TrimSpace(fmt.Sprint(f.reason))
+	}
+	return err.Error()
+}
+
+func (m *importer) readVHost(b body) {
+	name, ok := m.name(b, "vhosts", "name")
+	if !ok {
+		return
+	}
+	meta, _ := b["metadata"].(map[string]any)
+	pick := func(key string) any {
+		if v := meta[key]; v != nil {
+			return v
+		}
+		return b[key]
+	}
+	var v broker.VHostMeta
+	v.Description, _ = pick("description").(string)
+	tags, err := tagsOf(pick("tags"))
+	if err != nil {
+		m.fault("vhost '%s': tags are neither a list nor a string", name)
+	}
+	v.Tags = tags
+	switch kind, _ := pick("default_queue_type").(string); kind {
+	case "", "undefined", "classic":
+	case "quorum":
+		v.DefaultQueueType = kind
+	default:
+		m.fault("vhost '%s': default queue type '%s' is not supported", name, kind)
+	}
+	v.Tracing, _ = pick("tracing").(bool)
+	if m.newVHosts == nil {
+		m.newVHosts = make(map[string]broker.VHostMeta)
+	}
+	m.newVHosts[name] = v
+	m.vhosts[name] = true
+}
+
+func (m *importer) readPermissions(doc body) {
+	subject := func(b body, section string) (user, vhost string, ok bool) {
+		if user, ok = m.name(b, section, "user"); !ok {
+			return
+		}
+		if !m.users[user] {
+			m.fault("%s: user '%s' does not exist", section, user)
+			return user, "", false
+		}
+		vhost, ok = m.vhost(b, section)
+		return user, vhost, ok
+	}
+	m.section(doc, "permissions", func(b body) {
+		user, vhost, ok := subject(b, "permissions")
+		if !ok {
+			return
+		}
+		p, err := permissionFrom(user, vhost, b)
+		if err == nil {
+			err = p.Validate()
+		}
+		if err != nil {
+			m.fault("permissions of user '%s' in vhost '%s': %s", user, vhost, reasonOf(err))
+			return
+		}
+		m.permissions = append(m.permissions, p)
+	})
+	m.section(doc, "topic_permissions", func(b body) {
+		user, vhost, ok := subject(b, "topic_permissions")
+		if !ok {
+			return
+		}
+		p := auth.TopicPermission{User: user, VHost: vhost}
+		p.Exchange, _ = b["exchange"].(string)
+		p.Write, _ = b["write"].(string)
+		p.Read, _ = b["read"].(string)
+		if err := p.Validate(); err != nil {
+			m.fault("topic permissions of user '%s' in vhost '%s': %s", user, vhost, err)
+			return
+		}
+		m.topics = append(m.topics, p)
+	})
+}
+
+// readPolicy reads a policy, or the value of an operator policy. What only a cluster or a plugin has use for is left
+// out.
+func (m *importer) readPolicy(b, value body, operator bool) {
+	name, ok := m.name(b, "policies", "name")
+	if !ok {
+		return
+	}
+	vhost, ok := m.vhost(b, "policies")
+	if !ok {
+		return
+	}
+	if def, ok := value["definition"].(map[string]any); ok {
+		known := make(map[string]any)
+		var out []string
+		for _, k := range sortedKeys(def) {
+			if policy.Known(k, operator) {
+				known[k] = def[k]
+			} else {
+				out = append(out, k)
+			}
+		}
+		if out != nil {
+			m.warnings = append(m.warnings, fmt.Sprintf("policy '%s' in vhost '%s': %s was left out: it means nothing here", name, vhost, strings.Join(out, ", ")))
+			if len(known) == 0 {
+				return
+			}
+			copied := make(body, len(value))
+			for k, v := range value {
+				copied[k] = v
+			}
+			copied["definition"] = known
+			value = copied
+		}
+	}
+	p, err := policyFrom(name, value, operator)
+	if err != nil {
+		m.fault("%s (%s/%s)", reasonOf(err), vhost, name)
+		return
+	}
+	m.policies = append(m.policies, broker.PolicyDef{VHost: vhost, Operator: operator, Policy: p})
+}
+
+func (m *importer) readParameter(b body) {
+	component, _ := b["component"].(string)
+	name, ok := m.name(b, "parameters", "name")
+	if !ok {
+		return
+	}
+	vhost, ok := m.vhost(b, "parameters")
+	if !ok {
+		return
+	}
+	value, isObject := b["value"].(map[string]any)
+	switch component {
+	case componentOperatorPolicy:
+		m.readPolicy(b, value, true)
+	case componentLimits:
+		if list, ok := b["value"].([]any); ok && len(list) == 0 {
+			isObject = true
+		}
+		if !isObject {
+			m.fault("limits of vhost '%s' are no object", vhost)
+			return
+		}
+		limits, err := limitsFrom(value)
+		if err != nil {
+			m.fault("limits of vhost '%s': %s", vhost, reasonOf(err))
+			return
+		}
+		if m.limits == nil {
+			m.limits = make(map[string]broker.Limits)
+		}
+		m.limits[vhost] = limits
+	default:
+		m.warnings = append(m.warnings, fmt.Sprintf("parameter '%s' of component '%s' in vhost '%s' was left out: there is no such component", name, component, vhost))
+	}
+}
+
+func (m *importer) readExchange(b body) {
+	name, ok := m.name(b, "exchanges", "name")
+	if !ok || strings.HasPrefix(name, "amq.") {
+		return
+	}
+	vhost, ok := m.vhost(b, "exchanges")
+	if !ok {
+		return
+	}
+	d := broker.ExchangeDeclare{Name: name}
+	d.Type, _ = b["type"].(string)
+	if d.Type == "" {
+		d.Type = "direct"
+	}
+	if _, ok := route.ParseKind(d.Type); !ok {
+		m.fault("exchange '%s' in vhost '%s' has the unsupported type '%s'", name, vhost, d.Type)
+		return
+	}
+	var errs [4]error
+	d.Durable, errs[0] = b.boolean("durable", true)
+	d.AutoDelete, errs[1] = b.boolean("auto_delete", false)
+	d.Internal, errs[2] = b.boolean("internal", false)
+	d.Args, errs[3] = b.arguments("arguments")
+	for _, err := range errs {
+		if err != nil {
+			m.fault("exchange '%s' in vhost '%s': %s", name, vhost, reasonOf(err))
+			return
+		}
+	}
+	if _, bad := policy.AlternateExchange(d.Args, name); bad != nil {
+		m.fault("%s", bad.Text)
+		return
+	}
+	m.exchanges = append(m.exchanges, inVHost[broker.ExchangeDeclare]{vhost, d})
+}
+
+func (m *importer) readQueue(b body) {
+	name, ok := m.name(b, "queues", "name")
+	if !ok || strings.HasPrefix(name, "amq.") {
+		return
+	}
+	vhost, ok := m.vhost(b, "queues")
+	if !ok {
+		return
+	}
+	d := broker.QueueDeclare{Name: name}
+	var errs [3]error
+	d.Durable, errs[0] = b.boolean("durable", true)
+	d.AutoDelete, errs[1] = b.boolean("auto_delete", false)
+	d.Args, errs[2] = b.arguments("arguments")
+	for _, err := range errs {
+		if err != nil {
+			m.fault("queue '%s' in vhost '%s': %s", name, vhost, reasonOf(err))
+			return
+		}
+	}
+	if kind, _ := b["type"].(string); kind != "" && kind != "classic" && kind != "default" && d.Args == nil {
+		d.Args = table.Table{{Name: "x-queue-type", Value: table.StringValue(kind)}}
+	}
+	// A quorum queue becomes what it is here: a durable queue with a delivery limit.
+	_, bad := policy.Parse(d.Args, policy.Properties{Durable: d.Durable, AutoDelete: d.AutoDelete}, fmt.Sprintf("queue '%s' in vhost '%s'", name, vhost))
+	if bad != nil {
+		m.fault("queue '%s' in vhost '%s': %s", name, vhost, bad.Text)
+		return
+	}
+	m.queues = append(m.queues, inVHost[broker.QueueDeclare]{vhost, d})
+}
+
+func (m *importer) readBinding(b body) {
+	source, ok := b["source"].(string)
+	if !ok || source == "" {
+		return // of the default exchange: there anyway
+	}
+	r := route.Binding{Source: source}
+	if r.Dest, ok = m.name(b, "bindings", "destination"); !ok {
+		return
+	}
+	if r.VHost, ok = m.vhost(b, "bindings"); !ok {
+		return
+	}
+	r.Key, _ = b["routing_key"].(string)
+	switch kind, _ := b["destination_type"].(string); kind {
+	case "queue", "":
+	case "exchange":
+		r.ToExchange = true
+	default:
+		m.fault("binding of '%s' in vhost '%s' leads to the unknown type '%s'", r.Dest, r.VHost, kind)
+		return
+	}
+	var err error
+	if r.Args, err = b.arguments("arguments"); err != nil {
+		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, reasonOf(err))
+		return
+	}
+	if m.kindOf(r.VHost, source) == route.Headers {
+		if err := route.CheckHeaders(r.Args); err != nil {
+			m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, err)
+			return
+		}
+	}
+	m.bindings = append(m.bindings, r)
+}
+
+// kindOf is the type of an exchange that exists or is made; 0: there will be none.
+func (m *importer) kindOf(vhost, name string) route.Kind {
+	kind := ""
+	if x, ok := m.b.Exchange(vhost, name); ok {
+		kind = x.Type
+	} else if strings.HasPrefix(name, "amq.") {
+		kind = map[string]string{"amq.headers": "headers", "amq.match": "headers"}[name]
+	}
+	for i := range m.exchanges {
+		if x := &m.exchanges[i]; kind == "" && x.vhost == vhost && x.def.Name == name {
+			kind = x.def.Type
+		}
+	}
+	k, _ := route.ParseKind(kind)
+	return k
+}
+
+// checkQueueLimits finds the vhosts that cannot take the new queues.
+func (m *importer) checkQueueLimits() {
+	fresh := make(map[string]int)
+	for i := range m.queues {
+		if _, exists := m.b.Queue(m.queues[i].vhost, m.queues[i].def.Name); !exists {
+			fresh[m.queues[i].vhost]++
+		}
+	}
+	for _, v := range sortedKeys(fresh) {
+		limits, ok := m.limits[v]
+		if !ok {
+			limits = m.b.VHostLimits(v)
+		}
+		if most, limited := limits[broker.MaxQueues]; limited && most >= 0 && len(m.b.Queues(v))+fresh[v] > most {
+			m.fault("vhost '%s' may have %d queues: %d more are too many", v, most, fresh[v])
+		}
+	}
+}
+
+// apply makes what was read. All of it was checked: an error is a change that somebody else made meanwhile, or
+// a broker that stops.
+func (m *importer) apply() error {
+	var errs []error
+	note := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	refused := func(e *broker.Error) {
+		if e != nil {
+			errs = append(errs, e)
+		}
+	}
+	users := m.b.Users()
+	for _, u := range m.newUsers {
+		_, err := users.PutUser(u)
+		note(err)
+	}
+	for _, v := range sortedKeys(m.newVHosts) {
+		m.b.AddVHost(v)
+		refused(m.b.SetVHostMeta(v, m.newVHosts[v]))
+	}
+	for _, p := range m.permissions {
+		_, err := users.SetPermissions(p)
+		note(err)
+	}
+	for _, p := range m.topics {
+		_, err := users.SetTopicPermission(p)
+		note(err)
+	}
+	m.b.UsersChanged()
+	for _, g := range m.globals {
+		m.b.SetGlobal(g.Name, g.Value)
+	}
+	for _, p := range m.policies {
+		refused(m.b.PutPolicy(p))
+	}
+	for _, v := range sortedKeys(m.limits) {
+		for _, name := range vhostLimitNames {
+			n, ok := m.limits[v][name]
+			if !ok {
+				n = -1
+			}
+			refused(m.b.SetVHostLimit(v, name, n))
+		}
+	}
+	for _, v := range m.touched() {
+		note(m.declare(v))
+	}
+	return errors.Join(errs...)
+}
+
+// touched are the vhosts in which something is declared.
+func (m *importer) touched() []string {
+	seen := make(map[string]bool)
+	for i := range m.exchanges {
+		seen[m.exchanges[i].vhost] = true
+	}
+	for i := range m.queues {
+		seen[m.queues[i].vhost] = true
+	}
+	for i := range m.bindings {
+		seen[m.bindings[i].VHost] = true
+	}
+	return sortedKeys(seen)
+}
+
+// declare makes the topology of one vhost.
+func (m *importer) declare(vhost string) error {
+	c, e := m.b.Administer(vhost)
+	if e != nil {
+		return e
+	}
+	defer c.Close()
+	var errs []error
+	for i := range m.exchanges {
+		x := &m.exchanges[i]
+		if _, exists := m.b.Exchange(vhost, x.def.Name); x.vhost != vhost || exists {
+			continue
+		}
+		if e := c.DeclareExchange(&x.def); e != nil {
+			errs = append(errs, e)
+		}
+	}
+	for i := range m.queues {
+		q := &m.queues[i]
+		if _, exists := m.b.Queue(vhost, q.def.Name); q.vhost != vhost || exists {
+			continue
+		}
+		if _, e := c.DeclareQueue(&q.def); e != nil {
+			errs = append(errs, e)
+		}
+	}
+	for i := range m.bindings {
+		r := &m.bindings[i]
+		if r.VHost != vhost {
+			continue
+		}
+		var e *broker.Error
+		if r.ToExchange {
+			e = c.BindExchange(r.Dest, r.Source, r.Key, r.Args)
+		} else {
+			e = c.BindQueue(r.Dest, r.Source, r.Key, r.Args)
+		}
+		// An end that does not exist: as in RabbitMQ, the binding is left out.
+		if e != nil && e.Kind != broker.NotFound {
+			errs = append(errs, e)
+		}
+	}
+	return errors.Join(errs...)
+}

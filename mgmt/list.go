@@ -1,0 +1,151 @@
+package mgmt
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/firemq/firemq/mgmt/api"
+)
+
+// Bounds of a page.
+const (
+	pageSizeDefault = 100
+	pageSizeMax     = 500
+	maxPattern      = 1 << 10 // bytes of ?name=
+)
+
+// list answers with the items that the query asks for, of T made by view from an S. name gives what ?name=
+// filters by; nil for lists that have no such filter. Views are made of all items only when the list is
+// sorted by a field.
+func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) error {
+	total := len(all)
+	paged := r.has("page")
+	if pattern := r.query("name"); pattern != "" && name != nil {
+		keep, err := nameFilter(r, pattern)
+		if err != nil {
+			return err
+		}
+		kept := make([]S, 0, len(all))
+		for i := range all {
+			if keep(name(&all[i])) {
+				kept = append(kept, all[i])
+			}
+		}
+		all = kept
+	}
+	var views []T
+	viewAll := func(s []S) []T {
+		list := make([]T, len(s))
+		for i := range s {
+			list[i] = view(&s[i])
+		}
+		return list
+	}
+	reverse := false
+	switch r.query("sort_reverse") {
+	case "", "false":
+	case "true":
+		reverse = true
+	default:
+		return badRequest("sort_reverse is neither true nor false")
+	}
+	field := r.query("sort")
+	if field != "" {
+		views = viewAll(all)
+		sortBy(views, field, reverse)
+	} else if reverse {
+		for i, j := 0, len(all)-1; i < j; i, j = i+1, j-1 {
+			all[i], all[j] = all[j], all[i]
+		}
+	}
+	if !paged {
+		if views == nil {
+			views = viewAll(all)
+		}
+		return r.ok(views)
+	}
+	page, size, err := r.pageOf()
+	if err != nil {
+		return err
+	}
+	n := len(all)
+	from := (page - 1) * size
+	if from >= n && page > 1 {
+		return &failure{400, "page_out_of_range", fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", page, size, n)}
+	}
+	to := min(from+size, n)
+	p := api.Page[T]{
+		TotalCount: total, FilteredCount: n, ItemCount: to - from, Page: page, PageSize: size,
+		PageCount: (n + size - 1) / size,
+	}
+	if views != nil {
+		p.Items = views[from:to]
+	} else {
+		p.Items = viewAll(all[from:to])
+	}
+	return r.page(p)
+}
+
+// plain answers with a list that has no pages and no filter.
+func plain[T any](r *request, items []T) error {
+	if field := r.query("sort"); field != "" {
+		sortBy(items, field, r.query("sort_reverse") == "true")
+	}
+	if items == nil {
+		items = []T{}
+	}
+	return r.ok(items)
+}
+
+// page answers with a page: the columns are those of its items.
+func (r *request) page(p any) error {
+	r.SetContentType("application/json")
+	r.Response.Header.Set("Cache-Control", "no-cache")
+	var c columns
+	if items := parseColumns(r.query("columns")); items != nil {
+		c = columns{"items": items}
+		for _, k := range [...]string{"total_count", "item_count", "filtered_count", "page", "page_size", "page_count"} {
+			c[k] = nil
+		}
+	}
+	r.SetBody(encode(nil, p, c))
+	return nil
+}
+
+func (r *request) pageOf() (page, size int, err error) {
+	invalid := &failure{400, "bad_request", "Pagination parameters are invalid"}
+	page, e := strconv.Atoi(r.query("page"))
+	if e != nil {
+		return 0, 0, invalid
+	}
+	size, shown := pageSizeDefault, "undefined"
+	if r.has("page_size") {
+		shown = r.query("page_size")
+		if size, e = strconv.Atoi(shown); e != nil {
+			return 0, 0, invalid
+		}
+	}
+	if page < 1 || page > 1<<30 || size < 1 || size > pageSizeMax {
+		return 0, 0, &failure{400, "invalid_pagination_parameters",
+			fmt.Sprintf("Invalid pagination parameters: page number %d, page size %s", page, shown)}
+	}
+	return page, size, nil
+}
+
+// nameFilter is ?name= as a substring, or with use_regex=true as a regular expression.
+func nameFilter(r *request, pattern string) (func(string) bool, error) {
+	if len(pattern) > maxPattern {
+		return nil, badRequestf("name filter is longer than %d bytes", maxPattern)
+	}
+	if r.query("use_regex") == "true" {
+		re, err := regexp.Compile("(?i)" + pattern)
+		if err != nil {
+			return nil, badRequest("Pagination parameters are invalid")
+		}
+		return re.MatchString, nil
+	}
+	pattern = strings.ToLower(pattern)
+	return func(s string) bool { return strings.Contains(strings.ToLower(s), pattern) }, nil
+}

@@ -1,0 +1,288 @@
+// Package mgmt shows: the HTTP listener with RabbitMQ's management API, its metrics and a health check.
+//
+//	/api      routes.go finds the endpoint (endpoints.go), checks credentials, tags and vhost, and calls its
+//	          handler: one file a resource. json.go writes the answers, list.go pages and sorts them.
+//	/metrics  metrics.go
+//	/healthz  no credentials
+//
+// Verbs that change something act through a broker.Conn of the user who asks, so that permissions hold.
+// Rates come from samples (rates.go). A handler runs in its connection's goroutine and may wait for the disk.
+package mgmt
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/firemq/firemq/broker"
+)
+
+// Options configure the listener.
+type Options struct {
+	Broker  *broker.Broker
+	Version string
+	Log     *slog.Logger // nil: discarded
+	// Fire serves /fire, the WebSocket endpoint, by hijacking; nil: there is none. What it has hijacked is
+	// its own: Close leaves it alone, and Wait waits for it.
+	Fire fasthttp.RequestHandler
+
+	Node      string            // the node's name: "firemq@" and the host's
+	Data      string            // data directory; "": everything is in memory
+	Listeners func() []Listener // the broker's ports beside this one; nil: none
+	Resources func() Resources  // limits and alarms; nil: none
+}
+
+// Resources are the limits of memory and disk, and the alarms.
+type Resources struct {
+	MemoryLimit, DiskFreeLimit int64 // bytes, 0: none
+	MemoryAlarm, DiskAlarm     bool
+}
+
+// Bounds of a request, felt by its sender.
+const (
+	maxBody     = 20 << 20 // of a request with good credentials
+	maxAnyBody  = 64 << 10 // of any other
+	maxHeader   = 16 << 10
+	readTimeout = 30 * time.Second
+	idleTimeout = time.Minute
+	maxConns    = 1024
+	acceptPause = 50 * time.Millisecond // after a failed accept
+)
+
+// Server is a running HTTP listener.
+type Server struct {
+	opt      Options   // immutable, like all up to mu
+	started  time.Time // of the listener
+	listener net.Listener
+	http     *fasthttp.Server
+	router   *router
+	attempts *attempts
+	sampler  *sampler
+	quit     chan struct{} // closed by Close
+
+	running sync.WaitGroup // the acceptor and a goroutine for each connection
+	open    sync.WaitGroup // every connection, hijacked ones too
+	mu      sync.Mutex
+	conns   map[net.Conn]struct{} // those that are not hijacked; guarded by mu
+	closed  bool                  // guarded by mu
+}
+
+// conn is a connection that is in Server.open until it is closed.
+type conn struct {
+	*net.TCPConn
+	once sync.Once
+	s    *Server
+}
+
+func (c *conn) Close() (err error) {
+	c.once.Do(func() {
+		err = c.TCPConn.Close()
+		c.s.remove(c)
+		c.s.open.Done()
+	})
+	return err
+}
+
+// Listen binds addr and serves it. Errors are those of the bind.
+func Listen(addr string, o Options) (*Server, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Node == "" {
+		o.Node = NodeName()
+	}
+	s := &Server{
+		opt: o, started: time.Now(), listener: l, router: newRouter(endpoints()), attempts: newAttempts(),
+		sampler: newSampler(o.Broker), quit: make(chan struct{}), conns: make(map[net.Conn]struct{}),
+	}
+	s.http = &fasthttp.Server{
+		Handler:            s.handler(),
+		Name:               "FireMQ",
+		Logger:             quiet{o.Log},
+		MaxRequestBodySize: maxBody,
+		ReadBufferSize:     maxHeader,
+		ReadTimeout:        readTimeout,
+		WriteTimeout:       readTimeout,
+		IdleTimeout:        idleTimeout,
+		HeaderReceived:     s.limits,
+		ErrorHandler:       unreadable,
+		ConnState: func(c net.Conn, state fasthttp.ConnState) {
+			if state == fasthttp.StateHijacked {
+				s.remove(c)
+			}
+		},
+	}
+	s.ensureClusterID()
+	s.running.Go(s.accept)
+	s.running.Go(func() { s.sampler.run(s.quit) })
+	return s, nil
+}
+
+// NodeName is the name of a broker on this machine.
+func NodeName() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "localhost"
+	}
+	return "firemq@" + host
+}
+
+// limits says how large a request's body may be, before it is read: large ones need credentials.
+func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	c := fasthttp.RequestConfig{MaxRequestBodySize: maxAnyBody}
+	if n := h.ContentLength(); n >= 0 && n <= maxAnyBody {
+		return c
+	}
+	// The address is not known here. Were wrong passwords not counted, large bodies would be a way to guess.
+	const anywhere = "large bodies"
+	name, password, present, err := credentials(h.Peek("Authorization"))
+	if err != nil || !present || s.attempts.blocked(anywhere) {
+		return c
+	}
+	u, err := s.opt.Broker.Users().Authenticate(name, password)
+	switch {
+	case err != nil:
+		s.attempts.failed(anywhere)
+	case opensAPI(u):
+		c.MaxRequestBodySize = maxBody
+	}
+	return c
+}
+
+// unreadable answers a request that could not be read.
+func unreadable(c *fasthttp.RequestCtx, err error) {
+	reason, status := "Malformed request", fasthttp.StatusBadRequest
+	var small *fasthttp.ErrSmallBuffer
+	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		reason = "Exceeded HTTP request body size limit"
+	case errors.As(err, &small):
+		reason, status = "Exceeded HTTP header size limit", fasthttp.StatusRequestHeaderFieldsTooLarge
+	}
+	r := &request{RequestCtx: c}
+	r.write(&failure{status, "bad_request", reason})
+	c.SetConnectionClose()
+}
+
+// accept serves each connection in a goroutine of its own. fasthttp's worker pool is not used: its
+// janitor outlives the server by ten seconds.
+func (s *Server) accept() {
+	for {
+		c, err := s.listener.Accept()
+		if err != nil {
+			s.mu.Lock()
+			closed := s.closed
+			s.mu.Unlock()
+			if closed {
+				return
+			}
+			// Out of descriptors, for the most part: others may be closed meanwhile.
+			s.opt.Log.Warn("the HTTP listener cannot accept", "error", err)
+			time.Sleep(acceptPause)
+			continue
+		}
+		s.add(c.(*net.TCPConn))
+	}
+}
+
+// add serves a connection, or closes it: beyond the bound or after the end.
+func (s *Server) add(tcp *net.TCPConn) {
+	c := &conn{TCPConn: tcp, s: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.conns) >= maxConns {
+		tcp.Close()
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.open.Add(1)
+	s.running.Go(func() {
+		if err := s.http.ServeConn(c); err != nil { // closes c, or whoever hijacked it does
+			s.opt.Log.Debug("http connection", "peer", c.RemoteAddr(), "error", err)
+		}
+	})
+}
+
+func (s *Server) remove(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// Addr is the bound address.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Close stops the listener, cuts off its connections and waits for their goroutines. No request is
+// served any more when it returns; hijacked connections live on.
+func (s *Server) Close() {
+	s.mu.Lock()
+	if !s.closed {
+		close(s.quit)
+	}
+	s.closed = true
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.Close()
+	}
+	s.listener.Close()
+	s.running.Wait()
+}
+
+// Wait waits, after Close, until hijacked connections are closed, too: by those who hijacked them.
+func (s *Server) Wait() { s.open.Wait() }
+
+// handler compresses what clients accept compressed; /fire takes the connection as it is.
+func (s *Server) handler() fasthttp.RequestHandler {
+	rest := fasthttp.CompressHandlerLevel(s.serve, fasthttp.CompressBestSpeed)
+	return func(c *fasthttp.RequestCtx) {
+		if s.opt.Fire != nil && c.IsGet() && string(c.Path()) == "/fire" {
+			s.opt.Fire(c)
+			return
+		}
+		rest(c)
+	}
+}
+
+func (s *Server) serve(c *fasthttp.RequestCtx) {
+	path := string(c.Path())
+	if path == apiPrefix || strings.HasPrefix(path, apiPrefix+"/") {
+		c.Response.Header.Set("X-Content-Type-Options", "nosniff")
+		s.serveAPI(c)
+		return
+	}
+	if !c.IsGet() && !c.IsHead() {
+		c.Error("method not allowed\n", fasthttp.StatusMethodNotAllowed)
+		return
+	}
+	switch {
+	case path == "/healthz":
+		c.SetContentType("text/plain; charset=utf-8")
+		c.WriteString("ok\n")
+	case path == "/metrics" || strings.HasPrefix(path, "/metrics/"):
+		s.serveMetrics(c, strings.TrimSuffix(strings.TrimPrefix(path, "/metrics"), "/"))
+	default:
+		c.Error("not found\n", fasthttp.StatusNotFound)
+	}
+}
+
+// quiet sends what fasthttp logs of single connections to the debug level.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Printf(format string, args ...any) {
+	if q.log != nil {
+		q.log.Debug("http", "format", format, "args", args)
+	}
+}

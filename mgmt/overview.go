@@ -1,0 +1,269 @@
+package mgmt
+
+import (
+	"crypto/x509"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/mgmt/api"
+)
+
+// compatibleVersion is the version of RabbitMQ whose API this is; tools compare it.
+const compatibleVersion = "3.13.7"
+
+var exchangeTypes = []api.ExchangeType{
+	{Name: "direct", Description: "routes by the whole routing key", Enabled: true},
+	{Name: "fanout", Description: "routes to every binding", Enabled: true},
+	{Name: "headers", Description: "routes by message headers", Enabled: true},
+	{Name: "topic", Description: "routes by patterns of words in the routing key", Enabled: true},
+}
+
+var authMechanisms = []api.ExchangeType{
+	{Name: "AMQPLAIN", Description: "name and password in a field table", Enabled: true},
+	{Name: "PLAIN", Description: "SASL PLAIN", Enabled: true},
+}
+
+var retention = map[string][]int{"global": {600, 3600}, "basic": {60}, "detailed": {60}}
+
+// platform is what runs the broker, in the place of Erlang's version.
+func platform() string { return "Go " + runtime.Version() }
+
+func overview(r *request) error {
+	w, err := r.rates()
+	if err != nil {
+		return err
+	}
+	all := r.seesAll()
+	o := api.Overview{
+		ManagementVersion: compatibleVersion, RabbitMQVersion: compatibleVersion,
+		ProductName: "FireMQ", ProductVersion: r.s.opt.Version,
+		RatesMode: "basic", SampleRetention: retention, ExchangeTypes: exchangeTypes,
+		ClusterName: r.s.clusterName(), ClusterTags: map[string]any{}, NodeTags: map[string]any{},
+		ErlangVersion: runtime.Version(), ErlangFullVersion: platform(), CryptoLibVersion: "Go crypto " + runtime.Version(),
+		ReleaseSupport: "supported", DefaultQueueType: "classic", OpPolicyUpdating: true, Node: r.s.opt.Node,
+	}
+	var sum lengths
+	for _, v := range r.vhosts() {
+		for _, q := range r.s.opt.Broker.Queues(v) {
+			c := q.Counts()
+			sum.ready += c.Ready
+			sum.unacked += c.Unacked
+			o.ObjectTotals.Queues++
+			o.ObjectTotals.Consumers += c.Consumers
+		}
+		o.ObjectTotals.Exchanges += len(r.s.opt.Broker.Exchanges(v))
+	}
+	o.ObjectTotals.Connections = len(r.connections())
+	o.ObjectTotals.Channels = len(r.channels())
+
+	traffic := r.s.opt.Broker.Traffic()
+	total := traffic.Total()
+	var buf [8]int64
+	churn := churnRow(buf[:0], r.s.opt.Broker.Counters())
+	w.s.mu.RLock()
+	defer w.s.mu.RUnlock()
+	s := &w.s.total
+	if !all {
+		// The rates of the whole are not those of what the user sees.
+		s = nil
+		total = broker.MessageStats{}
+		for _, v := range r.vhosts() {
+			if t := traffic.VHosts[v]; t != nil {
+				total.Add(t)
+			}
+		}
+	}
+	o.QueueTotals = w.lengthsOf(s, sum)
+	o.MessageStats = w.stats(s, lengthFields, &total, false)
+	if len(o.MessageStats) > 0 {
+		o.MessageStats = append(o.MessageStats, api.Stat{Name: "disk_reads"}, api.Stat{Name: "disk_writes"})
+	}
+	o.ChurnRates = w.named(&w.s.total, lengthFields+len(statNames), churnNames[:], churn, w.messages)
+	if all {
+		o.Listeners = r.s.listeners()
+		o.Contexts = []api.Context{r.s.context()}
+	}
+	return r.ok(o)
+}
+
+// Listener is one port that the broker listens on.
+type Listener struct {
+	Protocol string // "amqp", "amqp/ssl", "fire", "fire/ssl"
+	Addr     net.Addr
+	TLS      bool
+	// Certificate is the one that the port shows now; nil for plain ports.
+	Certificate func() *x509.Certificate
+}
+
+// listeners lists all ports, this one too.
+func (s *Server) listeners() []api.Listener {
+	var list []api.Listener
+	add := func(protocol string, a net.Addr, secure bool) {
+		host, port, _ := net.SplitHostPort(a.String())
+		n, _ := strconv.Atoi(port)
+		list = append(list, api.Listener{
+			Node: s.opt.Node, Protocol: protocol, IPAddress: host, Port: n, TLS: secure,
+			SocketOpts: map[string]any{"backlog": 128, "nodelay": true},
+		})
+	}
+	if s.opt.Listeners != nil {
+		for _, l := range s.opt.Listeners() {
+			add(l.Protocol, l.Addr, l.TLS)
+		}
+	}
+	add("http", s.Addr(), false)
+	add("http/prometheus", s.Addr(), false)
+	return list
+}
+
+func (s *Server) context() api.Context {
+	_, port, _ := net.SplitHostPort(s.Addr().String())
+	return api.Context{
+		SSLOpts: []any{}, Node: s.opt.Node, Description: "FireMQ Management", Path: "/", CowboyOpts: "[{sendfile,false}]", Port: port,
+	}
+}
+
+func version(r *request) error { return r.ok(r.s.opt.Version) }
+
+// nodeOf is the one node there is.
+func (r *request) nodeOf(w *view) map[string]any {
+	s := r.s
+	m := s.machine()
+	n := map[string]any{
+		"name": s.opt.Node, "type": "disc", "running": true, "being_drained": false,
+		"os_pid":  strconv.Itoa(os.Getpid()),
+		"fd_used": m.filesOpen, "fd_total": m.filesMax, "sockets_used": len(s.opt.Broker.Connections()), "sockets_total": m.filesMax,
+		"proc_used": runtime.NumGoroutine(), "proc_total": 1 << 20,
+		"mem_used": m.resident, "mem_limit": m.memoryLimit, "mem_alarm": m.memoryAlarm, "mem_calculation_strategy": "rss",
+		"disk_free": m.diskFree, "disk_free_limit": m.diskLimit, "disk_free_alarm": m.diskAlarm,
+		"uptime": time.Since(s.started).Milliseconds(), "run_queue": 0, "processors": runtime.NumCPU(),
+		"rates_mode": "basic", "net_ticktime": 60, "partitions": []any{}, "cluster_links": []any{},
+		"exchange_types": exchangeTypes, "auth_mechanisms": authMechanisms,
+		"applications": []map[string]string{{"name": "firemq", "description": "FireMQ", "version": s.opt.Version}},
+		"contexts": []map[string]string{{
+			"description": "FireMQ Management", "path": "/", "cowboy_opts": "[{sendfile,false}]", "port": s.context().Port,
+		}},
+		"log_files": []string{"<stderr>"}, "db_dir": s.opt.Data, "config_files": []string{}, "enabled_plugins": []string{"rabbitmq_management", "rabbitmq_prometheus"},
+		"ra_open_file_metrics":    map[string]int{"ra_log_wal": 0, "ra_log_segment_writer": 0},
+		"metrics_gc_queue_length": map[string]int{},
+		"rabbitmq_version":        compatibleVersion, "erlang_version": runtime.Version(), "erlang_full_version": platform(),
+	}
+	zero := func(names ...string) {
+		for _, k := range names {
+			n[k] = 0
+			if strings.HasSuffix(k, "_avg_time") {
+				n[k] = 0.0
+			}
+			n[k+"_details"] = api.Details{}
+		}
+	}
+	zero("gc_num", "gc_bytes_reclaimed", "context_switches",
+		"io_read_count", "io_read_bytes", "io_read_avg_time", "io_write_count", "io_write_bytes", "io_write_avg_time",
+		"io_sync_count", "io_sync_avg_time", "io_seek_count", "io_seek_avg_time", "io_reopen_count",
+		"io_file_handle_open_attempt_count", "io_file_handle_open_attempt_avg_time",
+		"msg_store_read_count", "msg_store_write_count", "queue_index_read_count", "queue_index_write_count",
+		"queue_index_journal_write_count", "mnesia_ram_tx_count", "mnesia_disk_tx_count")
+	if j, ok := s.opt.Broker.JournalStats(); ok {
+		n["io_write_bytes"], n["io_sync_count"] = j.Appended, j.Syncs
+	}
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	n["gc_num"] = mem.NumGC
+	for _, k := range [...]string{"mem_used", "fd_used", "sockets_used", "proc_used", "disk_free"} {
+		n[k+"_details"] = api.Details{}
+	}
+	var buf [8]int64
+	for _, c := range w.named(&w.s.total, lengthFields+len(statNames), churnNames[:], churnRow(buf[:0], s.opt.Broker.Counters()), w.messages) {
+		n[c.Name], n[c.Name+"_details"] = c.Total, c.Details
+	}
+	return n
+}
+
+func listNodes(r *request) error {
+	w, err := r.rates()
+	if err != nil {
+		return err
+	}
+	w.s.mu.RLock()
+	defer w.s.mu.RUnlock()
+	return plain(r, []map[string]any{r.nodeOf(w)})
+}
+
+// thisNode refuses the name of any other node.
+func (r *request) thisNode() error {
+	if r.vars["node"] != r.s.opt.Node {
+		return missing
+	}
+	return nil
+}
+
+func getNode(r *request) error {
+	if err := r.thisNode(); err != nil {
+		return err
+	}
+	w, err := r.rates()
+	if err != nil {
+		return err
+	}
+	w.s.mu.RLock()
+	defer w.s.mu.RUnlock()
+	n := r.nodeOf(w)
+	if r.query("memory") == "true" {
+		n["memory"] = r.memory()
+	}
+	if r.query("binary") == "true" {
+		n["binary"] = map[string]any{}
+	}
+	return r.ok(n)
+}
+
+// memory says what the resident memory is used for, as far as Go's runtime knows.
+func (r *request) memory() map[string]any {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	resident := r.s.machine().resident
+	return map[string]any{
+		"binary": m.HeapInuse, "other_system": m.GCSys + m.OtherSys + m.BuckHashSys, "allocated_unused": m.HeapIdle - m.HeapReleased,
+		"connection_other": m.StackInuse, "code": 0, "atom": 0, "queue_procs": 0, "plugins": 0,
+		"total":    map[string]uint64{"rss": resident, "allocated": m.Sys, "erlang": m.HeapInuse},
+		"strategy": "rss",
+	}
+}
+
+func getNodeMemory(r *request) error {
+	if err := r.thisNode(); err != nil {
+		return err
+	}
+	return r.ok(map[string]any{"memory": r.memory()})
+}
+
+func getNodeMemoryRelative(r *request) error {
+	if err := r.thisNode(); err != nil {
+		return err
+	}
+	m := r.memory()
+	total := m["total"].(map[string]uint64)["allocated"]
+	shares := make(map[string]any)
+	for k, v := range m {
+		if n, ok := v.(uint64); ok {
+			shares[k] = n * 100 / max(total, 1)
+		}
+	}
+	shares["total"] = 100
+	return r.ok(map[string]any{"memory": shares})
+}
+
+func reset(r *request) error {
+	if _, named := r.vars["node"]; named {
+		if err := r.thisNode(); err != nil {
+			return err
+		}
+	}
+	r.s.sampler.reset()
+	return r.done(false)
+}

@@ -1,0 +1,302 @@
+package mgmt
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/broker/auth"
+	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/mgmt/api"
+)
+
+// request is one call of the API. It lives as long as its handler runs.
+type request struct {
+	*fasthttp.RequestCtx
+	s    *Server
+	user *auth.User        // who asks; nil for endpoints that need nobody
+	vars map[string]string // the names in the path, decoded
+}
+
+// failure is an answer other than success.
+type failure struct {
+	status int
+	error  string // the JSON key "error"
+	reason any    // the JSON key "reason"; nil: no body
+}
+
+func (f *failure) Error() string { return fmt.Sprint(f.error, ": ", f.reason) }
+
+func badRequest(reason any) *failure { return &failure{400, "bad_request", reason} }
+
+func badRequestf(format string, args ...any) *failure {
+	return badRequest(fmt.Sprintf(format, args...))
+}
+
+func notAuthorised(reason string) *failure { return &failure{401, "not_authorised", reason} }
+
+// missing is the answer for an object or a path that does not exist.
+var missing = &failure{404, "Object Not Found", "Not Found"}
+
+var errVHostMissing = &failure{404, "not_found", "vhost_not_found"}
+
+// refusal turns the broker's refusal of a verb into an answer. prefix is put before the text where an
+// endpoint shows AMQP's reply code too.
+func refusal(e *broker.Error) *failure {
+	switch e.Kind {
+	case broker.NotFound:
+		return &failure{404, "not_found", e.Text}
+	case broker.AccessRefused, broker.NotAllowed:
+		return notAuthorised("Access refused.")
+	}
+	return badRequest(e.Text)
+}
+
+// write ends the request with a failure.
+func (r *request) write(f *failure) {
+	r.SetStatusCode(f.status)
+	if f.status == fasthttp.StatusUnauthorized && f.error == "not_authorized" {
+		r.Response.Header.Set("WWW-Authenticate", challenge)
+	}
+	if f.reason == nil {
+		return
+	}
+	r.SetContentType("application/json")
+	r.SetBody(encode(nil, api.Error{Error: f.error, Reason: f.reason}, nil))
+}
+
+const challenge = `Basic realm="RabbitMQ Management"`
+
+// ok answers 200 with v as JSON, as far as the columns ask for it.
+func (r *request) ok(v any) error { return r.answer(fasthttp.StatusOK, v) }
+
+func (r *request) answer(status int, v any) error {
+	r.SetStatusCode(status)
+	r.SetContentType("application/json")
+	r.Response.Header.Set("Cache-Control", "no-cache")
+	r.SetBody(encode(nil, v, parseColumns(r.query("columns"))))
+	return nil
+}
+
+// done answers without a body: 201 when something was created, else 204.
+func (r *request) done(created bool) error {
+	if created {
+		r.SetStatusCode(fasthttp.StatusCreated)
+	} else {
+		r.SetStatusCode(fasthttp.StatusNoContent)
+	}
+	return nil
+}
+
+// query is a parameter of the URL, "" when it is absent.
+func (r *request) query(name string) string { return string(r.QueryArgs().Peek(name)) }
+
+func (r *request) has(name string) bool { return r.QueryArgs().Has(name) }
+
+// body is the request's JSON object.
+type body map[string]any
+
+// body reads the request body; an empty one is an empty object.
+func (r *request) body() (body, error) {
+	p := r.PostBody()
+	switch string(p) {
+	case "", "null", "undefined", `""`:
+		return body{}, nil
+	}
+	var b body
+	if err := api.Decode(p, &b); err != nil || b == nil {
+		return nil, badRequest("not_json")
+	}
+	return b, nil
+}
+
+// need reports the mandatory keys that are missing, in the order of the endpoint.
+func (b body) need(keys ...string) error {
+	var lacks []string
+	for _, k := range keys {
+		if v, ok := b[k]; !ok || v == nil {
+			lacks = append(lacks, "{key_missing,"+k+"}")
+		}
+	}
+	if lacks == nil {
+		return nil
+	}
+	return badRequest("[" + strings.Join(lacks, ",") + "]")
+}
+
+// text is a string; a number is taken as its digits.
+func (b body) text(key string) (string, error) {
+	switch v := b[key].(type) {
+	case nil:
+		return "", nil
+	case string:
+		return v, nil
+	case json.Number:
+		return v.String(), nil
+	}
+	return "", badRequest([]any{"not_string", key})
+}
+
+// boolean is true or false, also as a string.
+func (b body) boolean(key string, absent bool) (bool, error) {
+	switch v := b[key].(type) {
+	case nil:
+		return absent, nil
+	case bool:
+		return v, nil
+	case string:
+		switch v {
+		case "true":
+			return true, nil
+		case "false":
+			return false, nil
+		}
+	}
+	return false, badRequest([]any{"not_boolean", b[key]})
+}
+
+// integer is a whole number, also as a string.
+func (b body) integer(key string, absent int) (int, error) {
+	switch v := b[key].(type) {
+	case nil:
+		return absent, nil
+	case json.Number:
+		if n, err := strconv.Atoi(v.String()); err == nil {
+			return n, nil
+		}
+	case string:
+		if n, err := strconv.Atoi(v); err == nil {
+			return n, nil
+		}
+	}
+	return 0, badRequest([]any{"not_integer", b[key]})
+}
+
+// arguments is a field table.
+func (b body) arguments(key string) (table.Table, error) {
+	switch v := b[key].(type) {
+	case nil:
+		return nil, nil
+	case []any:
+		if len(v) == 0 {
+			return nil, nil
+		}
+	case map[string]any:
+		if hasNull(v) {
+			return nil, badRequest("null_not_allowed")
+		}
+		t, err := table.FromMap(v)
+		if err != nil {
+			return nil, badRequest(err.Error())
+		}
+		if len(t) == 0 {
+			return nil, nil
+		}
+		return t, nil
+	}
+	return nil, badRequest([]any{"not_json_object", key})
+}
+
+func hasNull(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		for _, e := range v {
+			if hasNull(e) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, hasNull)
+	}
+	return false
+}
+
+// noArguments is never changed.
+var noArguments = map[string]any{}
+
+// argumentMap is a field table as JSON shows it: an object, never null.
+func argumentMap(t table.Table) map[string]any {
+	if len(t) == 0 {
+		return noArguments
+	}
+	return t.Map()
+}
+
+// splitPath cuts a path into its decoded segments: dot segments are resolved first, one empty segment at the
+// end is dropped. ok is false for a malformed percent escape.
+func splitPath(path string) (segments []string, ok bool) {
+	path = strings.TrimPrefix(path, "/")
+	path = strings.TrimSuffix(path, "/")
+	if path == "" {
+		return nil, true
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		name, err := url.PathUnescape(part)
+		if err != nil {
+			return nil, false
+		}
+		switch name {
+		case ".":
+		case "..":
+			if len(segments) > 0 {
+				segments = segments[:len(segments)-1]
+			}
+		default:
+			segments = append(segments, name)
+		}
+	}
+	return segments, true
+}
+
+// credentials reads the Basic header. present is false when there is none; an error is a malformed one.
+func credentials(header []byte) (name, password string, present bool, err error) {
+	if len(header) == 0 {
+		return "", "", false, nil
+	}
+	scheme, coded, _ := strings.Cut(string(header), " ")
+	if !strings.EqualFold(scheme, "basic") {
+		return "", "", true, nil // known to nobody
+	}
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(coded))
+	if err != nil {
+		return "", "", true, errors.New("the Basic header is not base64")
+	}
+	name, password, _ = strings.Cut(string(raw), ":")
+	return name, password, true, nil
+}
+
+// login finds out who asks.
+func (r *request) login(name, password string) (*auth.User, *failure) {
+	ip := hostOf(r.RemoteAddr())
+	if wait := r.s.attempts.blocked(ip); wait {
+		r.Response.Header.Set("Retry-After", "1")
+		return nil, &failure{429, "too_many_requests", "Too many failed logins"}
+	}
+	u, e := r.s.opt.Broker.LoginHTTP(name, password, r.RemoteAddr())
+	if e != nil {
+		if e.Kind == broker.NotAllowed {
+			return nil, notAuthorised("User can only log in via localhost")
+		}
+		r.s.attempts.failed(ip)
+		return nil, &failure{401, "not_authorized", "Not_Authorized"}
+	}
+	return u, nil
+}
+
+func hostOf(a net.Addr) string {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.IP.String()
+	}
+	return a.String()
+}

@@ -1,0 +1,326 @@
+package mgmt
+
+import (
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/broker/auth"
+)
+
+// level says who may use an endpoint. Levels for one vhost look at the {vhost} of the path.
+type level uint8
+
+const (
+	administrator level = iota // the strictest is what an endpoint gets that says nothing
+	monitoring                 // monitoring and administrators
+	policymaker                // policymakers and administrators
+	vhostPolicy                // policymakers that may open the vhost, and administrators
+	vhostReader                // vhostUser and monitoring
+	vhostUser                  // who may open the vhost, and administrators
+	member                     // any user with a tag that opens the API; lists show what it may see
+	public                     // anybody, without credentials
+)
+
+// The tags that open the API.
+const (
+	tagManagement    = "management"
+	tagPolicymaker   = "policymaker"
+	tagMonitoring    = "monitoring"
+	tagAdministrator = "administrator"
+)
+
+// handler carries out one method of an endpoint. Errors: *failure, or any other for a 500.
+type handler func(r *request) error
+
+// endpoint is one path of the API with its methods.
+type endpoint struct {
+	path string // "/queues/{vhost}/{queue}"
+	// level is for GET, write for the other methods.
+	level, write           level
+	get, put, post, delete handler
+
+	parts []string // of path
+	typed bool     // bodies need the content type application/json
+}
+
+// handler finds the one of a method; nil: not allowed.
+func (e *endpoint) handler(method string) handler {
+	switch method {
+	case "GET", "HEAD":
+		return e.get
+	case "PUT":
+		return e.put
+	case "POST":
+		return e.post
+	case "DELETE":
+		return e.delete
+	}
+	return nil
+}
+
+// allow is the header of that name.
+func (e *endpoint) allow() string {
+	var methods []string
+	for _, m := range [...]string{"HEAD", "GET", "PUT", "POST", "DELETE"} {
+		if e.handler(m) != nil {
+			methods = append(methods, m)
+		}
+	}
+	return strings.Join(append(methods, "OPTIONS"), ", ")
+}
+
+// router finds endpoints by path. Immutable.
+type router struct{ byLength map[int][]*endpoint }
+
+func newRouter(list []endpoint) *router {
+	rt := &router{byLength: make(map[int][]*endpoint)}
+	for i := range list {
+		e := &list[i]
+		e.parts, _ = splitPath(strings.NewReplacer("{", "%7B", "}", "%7D").Replace(e.path))
+		rt.byLength[len(e.parts)] = append(rt.byLength[len(e.parts)], e)
+	}
+	for _, l := range rt.byLength {
+		// Fixed words before names: /users/without-permissions before /users/{user}.
+		slices.SortStableFunc(l, func(a, b *endpoint) int { return strings.Count(a.path, "{") - strings.Count(b.path, "{") })
+	}
+	return rt
+}
+
+// find gives the endpoint of a path, cut into segments, and the names in it; nil if there is none.
+func (rt *router) find(segments []string) (*endpoint, map[string]string) {
+next:
+	for _, e := range rt.byLength[len(segments)] {
+		for i, p := range e.parts {
+			if p[0] != '{' && p != segments[i] {
+				continue next
+			}
+		}
+		vars := make(map[string]string)
+		for i, p := range e.parts {
+			if p[0] == '{' {
+				vars[p[1:len(p)-1]] = segments[i]
+			}
+		}
+		return e, vars
+	}
+	return nil, nil
+}
+
+const apiPrefix = "/api"
+
+// serveAPI answers a request below /api.
+func (s *Server) serveAPI(c *fasthttp.RequestCtx) {
+	r := &request{RequestCtx: c, s: s}
+	if err := r.carryOut(); err != nil {
+		f, ok := errors.AsType[*failure](err)
+		if !ok {
+			s.opt.Log.Error("a request of the management API failed", "method", string(c.Method()), "path", string(c.Path()), "error", err)
+			f = &failure{500, "internal_server_error", "see the broker's log"}
+		}
+		c.ResetBody()
+		r.write(f)
+	}
+}
+
+func (r *request) carryOut() error {
+	path := strings.TrimPrefix(string(r.URI().PathOriginal()), apiPrefix)
+	segments, ok := splitPath(path)
+	if !ok {
+		return &failure{status: 400}
+	}
+	if len(segments) == 0 {
+		r.Response.Header.Set("Location", "/api/index.html")
+		r.SetStatusCode(fasthttp.StatusMovedPermanently)
+		return nil
+	}
+	e, vars := r.s.router.find(segments)
+	if e == nil {
+		return missing
+	}
+	r.vars = vars
+	method := string(r.Method())
+	if method == fasthttp.MethodOptions {
+		r.Response.Header.Set("Allow", e.allow())
+		return nil
+	}
+	h := e.handler(method)
+	if h == nil {
+		r.Response.Header.Set("Allow", e.allow())
+		return &failure{status: 405}
+	}
+	if crossSite(r) {
+		return &failure{403, "not_authorised", "Requests from another site are refused"}
+	}
+	need := e.level
+	if method != "GET" && method != "HEAD" {
+		need = e.write
+	}
+	if need != public {
+		if err := r.identify(); err != nil {
+			return err
+		}
+		if err := r.authorise(need); err != nil {
+			return err
+		}
+	}
+	if !acceptsJSON(string(r.Request.Header.Peek("Accept"))) {
+		return &failure{status: 406}
+	}
+	if e.typed && (method == "PUT" || method == "POST") && !jsonBody(r) {
+		return &failure{status: 415}
+	}
+	return h(r)
+}
+
+// identify checks the credentials.
+func (r *request) identify() error {
+	header := r.Request.Header.Peek("Authorization")
+	if coded := r.query("auth"); coded != "" && len(header) == 0 && r.vars != nil && strings.HasPrefix(string(r.URI().PathOriginal()), apiPrefix+"/definitions") {
+		header = []byte("Basic " + coded) // a browser's download
+	}
+	name, password, present, err := credentials(header)
+	if err != nil {
+		return &failure{status: 400}
+	}
+	if !present {
+		r.Response.Header.Set("WWW-Authenticate", challenge)
+		return &failure{401, "not_authorised", "Not_Authorized"}
+	}
+	u, f := r.login(name, password)
+	if f != nil {
+		return f
+	}
+	r.user = u
+	return nil
+}
+
+// authorise checks the tags and the vhost of a user.
+func (r *request) authorise(need level) error {
+	u := r.user
+	if !opensAPI(u) {
+		return notAuthorised("Not management user")
+	}
+	admin := u.HasTag(tagAdministrator)
+	vhost, inVHost := r.vars["vhost"]
+	if inVHost && need != administrator && !r.s.opt.Broker.HasVHost(vhost) {
+		if r.IsPut() || r.IsPost() {
+			return errVHostMissing
+		}
+		return missing
+	}
+	switch need {
+	case vhostUser, vhostReader, vhostPolicy:
+		if !admin && !r.s.opens(u, vhost) && !(need == vhostReader && u.HasTag(tagMonitoring)) {
+			return notAuthorised("User not authorised to access virtual host")
+		}
+		if need == vhostPolicy && !admin && !u.HasTag(tagPolicymaker) {
+			return notAuthorised("User not authorised to access object")
+		}
+	case policymaker:
+		if !admin && !u.HasTag(tagPolicymaker) {
+			return notAuthorised("User not authorised to access object")
+		}
+	case monitoring:
+		if !admin && !u.HasTag(tagMonitoring) {
+			return notAuthorised("Not monitor user")
+		}
+	case administrator:
+		if !admin {
+			return notAuthorised("Not administrator user")
+		}
+	}
+	return nil
+}
+
+func opensAPI(u *auth.User) bool {
+	return slices.ContainsFunc(u.Tags, func(t string) bool {
+		return t == tagManagement || t == tagPolicymaker || t == tagMonitoring || t == tagAdministrator
+	})
+}
+
+// opens says whether the user may open the vhost.
+func (s *Server) opens(u *auth.User, vhost string) bool {
+	_, ok := s.opt.Broker.Users().Access(u.Name, vhost)
+	return ok
+}
+
+// sees says whether the user sees everything: all vhosts, connections and channels.
+func (r *request) seesAll() bool {
+	return r.user.HasTag(tagAdministrator) || r.user.HasTag(tagMonitoring)
+}
+
+// vhosts lists the vhosts whose objects an unscoped list shows to the user.
+func (r *request) vhosts() []string {
+	all := r.s.opt.Broker.VHosts()
+	if r.seesAll() {
+		return all
+	}
+	return slices.DeleteFunc(all, func(v string) bool { return !r.s.opens(r.user, v) })
+}
+
+// scope is the vhosts of a list: the one of the path, or all that the user sees.
+func (r *request) scope() []string {
+	if v, ok := r.vars["vhost"]; ok {
+		return []string{v}
+	}
+	return r.vhosts()
+}
+
+// act runs verbs in the vhost of the path with the user's own permissions.
+func (r *request) act(verbs func(c *broker.Conn) error) error {
+	c, e := r.s.opt.Broker.ActFor(broker.UserOf(r.user), r.vars["vhost"])
+	if e != nil {
+		return refusal(e)
+	}
+	defer c.Close()
+	err := verbs(c)
+	if _, e := c.EndTurn(); e != nil && err == nil {
+		return refusal(e)
+	}
+	return err
+}
+
+// crossSite recognises a request that a page of another site made a browser send, perhaps with
+// remembered credentials. Programs send none of these headers.
+func crossSite(r *request) bool {
+	if r.IsGet() || r.IsHead() {
+		return false
+	}
+	switch string(r.Request.Header.Peek("Sec-Fetch-Site")) {
+	case "cross-site", "same-site":
+		return true
+	case "same-origin", "none":
+		return false
+	}
+	origin := r.Request.Header.Peek("Origin")
+	if len(origin) == 0 {
+		return false
+	}
+	u, err := url.Parse(string(origin))
+	return err != nil || !strings.EqualFold(u.Host, string(r.Host()))
+}
+
+// acceptsJSON reads an Accept header; none accepts everything.
+func acceptsJSON(accept string) bool {
+	if strings.TrimSpace(accept) == "" {
+		return true
+	}
+	for part := range strings.SplitSeq(accept, ",") {
+		kind, _, _ := strings.Cut(part, ";")
+		switch strings.ToLower(strings.TrimSpace(kind)) {
+		case "*/*", "application/*", "application/json", "*":
+			return true
+		}
+	}
+	return false
+}
+
+func jsonBody(r *request) bool {
+	kind, _, _ := strings.Cut(string(r.Request.Header.ContentType()), ";")
+	return strings.EqualFold(strings.TrimSpace(kind), "application/json")
+}

@@ -1,0 +1,305 @@
+package server
+
+import (
+	"log/slog"
+	"math"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// Resources are readings of memory and disk. What cannot be read here is 0.
+type Resources struct {
+	Memory      int64 // resident memory of this process, bytes
+	MemoryTotal int64 // of the machine or container, bytes
+	MemoryLimit int64 // the alarm's, bytes; 0: none
+	MemoryAlarm bool
+
+	DiskFree      int64 // of the data directory's file system, bytes
+	DiskFreeLimit int64 // the alarm's, bytes; 0: none
+	DiskAlarm     bool  // free space is short, or the journal cannot write
+}
+
+// alarms watches memory and disk, and pauses publishers while one of them is short.
+//
+// A reading is taken every second, and sooner when a limit could be passed before: memory is read as often
+// as fastest publishing could fill what is left. An alarm begins at its limit, for memory a little before when
+// as much growth as since the last reading would pass it, and ends when a twentieth of the limit is free again,
+// so that it does not come and go with every message. A consumer that drains
+// queues makes garbage, not free memory, and while publishers are paused little else would have it
+// collected: while the memory alarm holds, the watch does so itself.
+type alarms struct {
+	log   *slog.Logger
+	probe probe                   // immutable, as are the next three
+	dir   string                  // what the disk alarm is about; "": nothing
+	raise func(memory, disk bool) // tells the broker
+	quit  chan struct{}
+	over  chan struct{}
+	wake  chan struct{} // holds one token: limits changed, or the journal's state
+
+	mu sync.Mutex
+	// Guarded by mu.
+	stall   error // why the journal cannot write, nil when it can
+	r       Resources
+	started bool
+	limited bool // the Go runtime has a limit of ours
+
+	// Owned by the watch's goroutine.
+	memoryFault, diskFault bool          // the last reading failed, which was logged
+	collected              time.Time     // when memory was last given back
+	collecting             time.Duration // how long that took
+}
+
+// probe reads what the system says; a seam for tests.
+type probe struct {
+	resident func() (int64, error)           // bytes of this process
+	total    func() int64                    // bytes of the machine or container; 0: not known
+	diskFree func(dir string) (int64, error) // bytes that this user may use
+	collect  func()                          // gives unused memory back to the system
+	limit    func(bytes int64)               // makes the Go runtime keep a memory limit; 0: none
+}
+
+// The times and shares of the watch.
+const (
+	sampleEvery = time.Second
+	sampleLeast = 5 * time.Millisecond
+	fillRate    = 2 << 30 // bytes a second that publishers could bring at most
+	clearShare  = 20      // an alarm ends when 1/20 of its limit is free again
+	aheadShare  = 32      // growth counts ahead as far as 1/32 of the limit, above where an alarm ends
+	collectRest = 10      // a collection is not repeated before ten times its own time has passed
+
+	programPages = 12 << 20 // resident bytes of the program itself, about
+)
+
+func newAlarms(log *slog.Logger, p probe, limit MemoryLimit, diskFree int64, dir string) *alarms {
+	a := &alarms{
+		log: log, probe: p, dir: dir,
+		quit: make(chan struct{}), over: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
+	a.r.MemoryTotal = a.probe.total()
+	a.setLimits(limit, diskFree)
+	return a
+}
+
+// setLimits changes the limits. Any goroutine.
+func (a *alarms) setLimits(limit MemoryLimit, diskFree int64) {
+	a.mu.Lock()
+	a.r.MemoryLimit = limit.of(a.r.MemoryTotal)
+	a.r.DiskFreeLimit = diskFree
+	memory, total := a.r.MemoryLimit, a.r.MemoryTotal
+	if memory > 0 || a.limited {
+		a.limited = memory > 0
+		a.probe.limit(memory)
+	}
+	a.mu.Unlock()
+	switch {
+	case total > 0 && memory > total:
+		a.log.Warn("the memory limit is above all memory there is: the alarm may come too late", "limit", memory, "memory", total)
+	case memory == 0 && limit.Percent > 0:
+		a.log.Warn("the memory of this machine is not known, there is no memory alarm: give a size with --memory-limit")
+	}
+	a.poke()
+}
+
+// of gives the limit in bytes, 0 for none; total is what there is, 0 when it is not known.
+func (m MemoryLimit) of(total int64) int64 {
+	if m.Bytes > 0 {
+		return m.Bytes
+	}
+	return total / 100 * int64(m.Percent)
+}
+
+// stalled is journal.Options.OnStall.
+func (a *alarms) stalled(err error) {
+	a.mu.Lock()
+	a.stall = err
+	a.mu.Unlock()
+	a.poke()
+}
+
+func (a *alarms) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// resources gives the latest readings. Any goroutine.
+func (a *alarms) resources() Resources {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.r
+}
+
+// start takes a first reading and begins the watch; raise is called with every change, first when there is
+// an alarm. It comes from one goroutine at a time.
+func (a *alarms) start(raise func(memory, disk bool)) {
+	a.raise = raise
+	next := a.sample()
+	a.mu.Lock()
+	a.started = true
+	a.mu.Unlock()
+	go a.watch(next)
+}
+
+// stop ends the watch. What it last raised stays.
+func (a *alarms) stop() {
+	a.mu.Lock()
+	started := a.started
+	a.started = false
+	a.mu.Unlock()
+	if started {
+		close(a.quit)
+		<-a.over
+	}
+}
+
+func (a *alarms) watch(next time.Duration) {
+	defer close(a.over)
+	timer := time.NewTimer(next)
+	defer timer.Stop()
+	for {
+		select {
+		case <-a.quit:
+			return
+		case <-a.wake:
+		case <-timer.C:
+		}
+		timer.Reset(a.sample())
+	}
+}
+
+// sample reads memory and disk, raises or ends alarms, and says when to look again.
+func (a *alarms) sample() (next time.Duration) {
+	was := a.resources()
+	resident := a.resident(was.Memory)
+	if was.MemoryAlarm && a.collectNow() {
+		resident = a.resident(resident)
+	}
+	free, known := a.free(was.DiskFree)
+
+	a.mu.Lock()
+	r := &a.r
+	r.Memory, r.DiskFree = resident, free
+	ahead := resident
+	if was.Memory > 0 {
+		ahead += max(0, min(resident-was.Memory, r.MemoryLimit/aheadShare))
+	}
+	r.MemoryAlarm = r.MemoryLimit > 0 && above(ahead, r.MemoryLimit, was.MemoryAlarm)
+	short := known && r.DiskFreeLimit > 0 && below(free, r.DiskFreeLimit, was.DiskAlarm)
+	r.DiskAlarm = short || a.stall != nil
+	is, stall := *r, a.stall
+	a.mu.Unlock()
+
+	if is.MemoryAlarm != was.MemoryAlarm || is.DiskAlarm != was.DiskAlarm {
+		a.raise(is.MemoryAlarm, is.DiskAlarm)
+	}
+	if is.MemoryAlarm != was.MemoryAlarm {
+		a.logChange(is.MemoryAlarm, "memory", "resident", is.Memory, "limit", is.MemoryLimit)
+	}
+	if is.DiskAlarm != was.DiskAlarm {
+		args := []any{"free", is.DiskFree, "limit", is.DiskFreeLimit, "directory", a.dir}
+		if stall != nil {
+			args = append(args, "journal", stall)
+		}
+		a.logChange(is.DiskAlarm, "disk", args...)
+	}
+
+	next = sampleEvery
+	if is.MemoryLimit > 0 && !is.MemoryAlarm {
+		next = min(next, timeToFill(is.MemoryLimit-is.Memory))
+	}
+	if is.DiskFreeLimit > 0 && !is.DiskAlarm && known {
+		next = min(next, max(timeToFill(is.DiskFree-is.DiskFreeLimit), 50*time.Millisecond))
+	}
+	return next
+}
+
+// above reports whether n passes a limit, which an alarm that holds ends below only.
+func above(n, limit int64, holds bool) bool {
+	if holds {
+		return n > limit-limit/clearShare
+	}
+	return n > limit
+}
+
+func below(n, limit int64, holds bool) bool {
+	if holds {
+		return n < limit+limit/clearShare
+	}
+	return n < limit
+}
+
+// timeToFill is how long the fastest publishers take for so many bytes.
+func timeToFill(room int64) time.Duration {
+	if room > fillRate {
+		return sampleEvery
+	}
+	return max(time.Duration(room)*time.Second/fillRate, sampleLeast)
+}
+
+func (a *alarms) logChange(holds bool, what string, args ...any) {
+	if holds {
+		a.log.Warn(what+" alarm: publishers are paused until it is over", args...)
+	} else {
+		a.log.Info(what+" alarm is over: publishers go on", args...)
+	}
+}
+
+// resident reads this process's memory; when that fails it is taken to be as it was.
+func (a *alarms) resident(last int64) int64 {
+	n, err := a.probe.resident()
+	a.fault(&a.memoryFault, err, "the memory of this process cannot be read: the memory alarm stays as it is")
+	if err != nil {
+		return last
+	}
+	return n
+}
+
+// free reads the disk's free space; when that fails it is taken to be as it was. known is false when it was
+// never read.
+func (a *alarms) free(last int64) (n int64, known bool) {
+	if a.dir == "" {
+		return 0, false
+	}
+	n, err := a.probe.diskFree(a.dir)
+	a.fault(&a.diskFault, err, "the free space of the disk cannot be read: the disk alarm stays as it is")
+	if err != nil {
+		return last, last > 0
+	}
+	return n, true
+}
+
+// fault logs the first of a row of failed readings.
+func (a *alarms) fault(failed *bool, err error, what string) {
+	if err != nil && !*failed {
+		a.log.Error(what, "error", err)
+	}
+	*failed = err != nil
+}
+
+// collectNow gives memory back to the system, unless that would cost more than a tenth of the time.
+func (a *alarms) collectNow() bool {
+	begin := time.Now()
+	if begin.Sub(a.collected) < collectRest*a.collecting {
+		return false
+	}
+	a.probe.collect()
+	a.collected = time.Now()
+	a.collecting = a.collected.Sub(begin)
+	return true
+}
+
+// limitRuntime sets the Go runtime's memory limit for a memory limit of the broker, 0 for none, unless the
+// environment set it. The rest is for what is not the runtime's, such as the program's own pages, and for what
+// is allocated while a collection goes on: so garbage alone does not raise the alarm.
+func limitRuntime(limit int64) {
+	switch {
+	case os.Getenv("GOMEMLIMIT") != "":
+	case limit == 0:
+		debug.SetMemoryLimit(math.MaxInt64)
+	default:
+		debug.SetMemoryLimit(max(limit/2, limit-limit/10-programPages))
+	}
+}

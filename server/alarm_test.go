@@ -1,0 +1,252 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// machine is what a fake system says.
+type machine struct {
+	resident, total, free int64
+	residentErr, freeErr  error
+	limits                []int64 // given to the Go runtime
+	collects              int
+	collect               func() // what a collection does
+}
+
+func (m *machine) probe() probe {
+	return probe{
+		resident: func() (int64, error) { return m.resident, m.residentErr },
+		total:    func() int64 { return m.total },
+		diskFree: func(string) (int64, error) { return m.free, m.freeErr },
+		collect: func() {
+			m.collects++
+			if m.collect != nil {
+				m.collect()
+			}
+		},
+		limit: func(n int64) { m.limits = append(m.limits, n) },
+	}
+}
+
+// watched is a watch of a fake system, and what it told.
+type watched struct {
+	*alarms
+	log    bytes.Buffer
+	raised []string
+}
+
+func watch(m *machine, limit MemoryLimit, diskFree int64, dir string) *watched {
+	w := new(watched)
+	w.alarms = newAlarms(slog.New(slog.NewTextHandler(&w.log, nil)), m.probe(), limit, diskFree, dir)
+	w.raise = func(memory, disk bool) { w.raised = append(w.raised, fmt.Sprint(memory, disk)) }
+	return w
+}
+
+const mb = 1000 * 1000
+
+// An alarm begins above its limit and ends when a twentieth of it is free again; each change is told and
+// logged once.
+func TestMemoryAlarm(t *testing.T) {
+	m := &machine{total: 1000 * mb}
+	w := watch(m, MemoryLimit{Percent: 40}, 0, "")
+	for _, step := range []struct {
+		resident int64
+		holds    bool
+	}{
+		{10 * mb, false}, {387 * mb, false}, // fast growth is not a reason alone
+		{393 * mb, false}, {400 * mb, true}, // but the next step is above the limit
+		{500 * mb, true}, {400 * mb, true}, {380*mb + 1, true}, {380 * mb, false},
+		{390 * mb, false}, {395 * mb, false}, {396 * mb, false}, {398 * mb, false}, {400*mb - 1, true}, {0, false},
+	} {
+		m.resident = step.resident
+		w.sample()
+		if r := w.resources(); r.MemoryAlarm != step.holds || r.Memory != step.resident || r.MemoryLimit != 400*mb || r.MemoryTotal != 1000*mb {
+			t.Errorf("at %d: %+v", step.resident, r)
+		}
+	}
+	if got, want := fmt.Sprint(w.raised), "[true false false false true false false false]"; got != want {
+		t.Errorf("raised %s, want %s", got, want)
+	}
+	if log := w.log.String(); strings.Count(log, "level=WARN msg=\"memory alarm: publishers are paused") != 2 || strings.Count(log, "level=INFO msg=\"memory alarm is over") != 2 || strings.Count(log, "\n") != 4 {
+		t.Error(log)
+	}
+}
+
+func TestDiskAlarm(t *testing.T) {
+	m := &machine{}
+	w := watch(m, MemoryLimit{}, 100*mb, "data")
+	for _, step := range []struct {
+		free  int64
+		holds bool
+	}{{200 * mb, false}, {100 * mb, false}, {100*mb - 1, true}, {100 * mb, true}, {105*mb - 1, true}, {105 * mb, false}, {100 * mb, false}, {0, true}} {
+		m.free = step.free
+		w.sample()
+		if r := w.resources(); r.DiskAlarm != step.holds || r.DiskFree != step.free || r.DiskFreeLimit != 100*mb {
+			t.Errorf("at %d: %+v", step.free, r)
+		}
+	}
+	if got, want := fmt.Sprint(w.raised), "[false true false false false true]"; got != want {
+		t.Errorf("raised %s, want %s", got, want)
+	}
+}
+
+// A journal that cannot write is a full disk, whatever the file system says and whatever the limit is.
+func TestStallIsADiskAlarm(t *testing.T) {
+	m := &machine{free: 1 << 40}
+	w := watch(m, MemoryLimit{}, 0, "data")
+	w.stalled(errors.New("no space left on device"))
+	w.sample()
+	if !w.resources().DiskAlarm || !strings.Contains(w.log.String(), `journal="no space left on device"`) {
+		t.Errorf("%+v\n%s", w.resources(), &w.log)
+	}
+	w.stalled(nil)
+	w.sample()
+	if w.resources().DiskAlarm {
+		t.Errorf("%+v", w.resources())
+	}
+	// When it goes on with little room, the alarm ends with the room.
+	w.setLimits(MemoryLimit{}, 100*mb)
+	w.stalled(errors.New("no space left on device"))
+	w.sample()
+	w.stalled(nil)
+	m.free = 101 * mb
+	w.sample()
+	if !w.resources().DiskAlarm {
+		t.Errorf("%+v", w.resources())
+	}
+}
+
+// What cannot be read changes nothing, and is logged once.
+func TestReadingsFail(t *testing.T) {
+	m := &machine{total: 1000 * mb, residentErr: errors.New("no /proc"), freeErr: errors.New("no statfs")}
+	w := watch(m, MemoryLimit{Bytes: 100 * mb}, 100*mb, "data")
+	w.sample()
+	w.sample()
+	if r := w.resources(); r.MemoryAlarm || r.DiskAlarm {
+		t.Errorf("%+v", r)
+	}
+	m.resident, m.residentErr, m.free, m.freeErr = 200*mb, nil, mb, nil
+	w.sample()
+	m.residentErr, m.freeErr = errors.New("no /proc"), errors.New("no statfs")
+	m.resident, m.free = 0, 0
+	w.sample()
+	if r := w.resources(); !r.MemoryAlarm || !r.DiskAlarm || r.Memory != 200*mb || r.DiskFree != mb {
+		t.Errorf("%+v", r)
+	}
+	if log := w.log.String(); strings.Count(log, "level=ERROR") != 4 {
+		t.Error(log)
+	}
+}
+
+// While the memory alarm holds, memory is given back, but at most for a tenth of the time.
+func TestMemoryIsCollected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{resident: 200 * mb}
+		m.collect = func() { time.Sleep(100 * time.Millisecond) }
+		w := watch(m, MemoryLimit{Bytes: 100 * mb}, 0, "")
+		w.sample()
+		if m.collects != 0 {
+			t.Error("collected without an alarm")
+		}
+		begin := time.Now()
+		for time.Since(begin) < 20*time.Second {
+			time.Sleep(10 * time.Millisecond)
+			w.sample()
+		}
+		if m.collects < 15 || m.collects > 20 {
+			t.Errorf("%d collections of 100 ms in 20 s", m.collects)
+		}
+		m.collect = func() { m.resident = 50 * mb }
+		time.Sleep(2 * time.Second)
+		w.sample()
+		if r := w.resources(); r.MemoryAlarm || r.Memory != 50*mb {
+			t.Errorf("after what was freed was collected: %+v", r)
+		}
+	})
+}
+
+// The next reading is a second away, or as long as publishers could fill what is left.
+func TestWhenToLookAgain(t *testing.T) {
+	m := &machine{resident: 10 * mb, free: 1 << 40}
+	for _, c := range []struct {
+		name        string
+		memory      int64
+		disk        int64
+		least, most time.Duration
+	}{
+		{"no limits", 0, 0, time.Second, time.Second},
+		{"much room", 4 << 30, 1 << 30, time.Second, time.Second},
+		{"half a second", 10*mb + 1<<30, 0, 500 * time.Millisecond, 500 * time.Millisecond},
+		{"little room", 11 * mb, 0, sampleLeast, sampleLeast},
+		{"memory alarm", 9 * mb, 0, time.Second, time.Second},
+		{"little disk", 0, 1<<40 - 1, 50 * time.Millisecond, 50 * time.Millisecond},
+		{"disk alarm", 0, 1<<40 + 1, time.Second, time.Second},
+	} {
+		w := watch(m, MemoryLimit{Bytes: c.memory}, c.disk, "data")
+		if got := w.sample(); got < c.least || got > c.most {
+			t.Errorf("%s: %s", c.name, got)
+		}
+	}
+}
+
+func TestLimitsChange(t *testing.T) {
+	m := &machine{resident: 200 * mb, total: 1000 * mb}
+	w := watch(m, MemoryLimit{}, 0, "data")
+	w.sample()
+	w.setLimits(MemoryLimit{Percent: 10}, 0)
+	w.sample()
+	if r := w.resources(); !r.MemoryAlarm || r.MemoryLimit != 100*mb {
+		t.Errorf("%+v", r)
+	}
+	w.setLimits(MemoryLimit{}, 0)
+	w.sample()
+	if r := w.resources(); r.MemoryAlarm || r.MemoryLimit != 0 {
+		t.Errorf("%+v", r)
+	}
+	if got, want := fmt.Sprint(m.limits), fmt.Sprint([]int64{100 * mb, 0}); got != want {
+		t.Errorf("the runtime got %s, want %s", got, want)
+	}
+	w.setLimits(MemoryLimit{Bytes: 2000 * mb}, 0)
+	if !strings.Contains(w.log.String(), "above all memory") {
+		t.Error(w.log.String())
+	}
+	if unknown := watch(&machine{}, MemoryLimit{Percent: 40}, 0, ""); !strings.Contains(unknown.log.String(), "not known") || unknown.resources().MemoryLimit != 0 {
+		t.Error(unknown.log.String())
+	}
+}
+
+// The watch runs by itself, looks at once when something changed, and ends.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(new(machine), MemoryLimit{Bytes: 100 * mb}, 0, "data")
+		var resident atomic.Int64
+		resident.Store(200 * mb)
+		w.probe.resident = func() (int64, error) { return resident.Load(), nil }
+		changes := make(chan string, 10)
+		w.start(func(memory, disk bool) { changes <- fmt.Sprint(memory, disk) })
+		if got := <-changes; got != "true false" {
+			t.Errorf("at the start: %s", got)
+		}
+		resident.Store(0)
+		begin := time.Now()
+		if got := <-changes; got != "false false" || time.Since(begin) > time.Second {
+			t.Errorf("%s after %s", got, time.Since(begin))
+		}
+		begin = time.Now()
+		w.stalled(errors.New("full"))
+		if got := <-changes; got != "false true" || time.Since(begin) > 0 {
+			t.Errorf("%s after %s", got, time.Since(begin))
+		}
+		w.stop()
+		w.stop()
+		w.stalled(nil) // the journal may still call
+	})
+}

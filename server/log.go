@@ -1,0 +1,124 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+)
+
+// moduleKey is the attribute by which parts of the broker name themselves: log.With("module", "amqp").
+const moduleKey = "module"
+
+// LogLevels say from which level on something is logged: "info", or with filters for modules
+// "info,amqp=debug". Immutable.
+type LogLevels struct {
+	base    slog.Level
+	modules map[string]slog.Level
+}
+
+const (
+	levelTrace = slog.LevelDebug - 4
+	levelOff   = slog.LevelError + 100
+)
+
+var levelNames = map[string]slog.Level{
+	"trace": levelTrace, "debug": slog.LevelDebug, "info": slog.LevelInfo,
+	"warn": slog.LevelWarn, "error": slog.LevelError, "off": levelOff,
+}
+
+// ParseLogLevels reads a value of the setting log.level.
+func ParseLogLevels(s string) (LogLevels, error) {
+	l := LogLevels{base: slog.LevelInfo}
+	for part := range strings.SplitSeq(s, ",") {
+		module, name, filtered := strings.Cut(strings.TrimSpace(part), "=")
+		if !filtered {
+			module, name = "", module
+		}
+		level, ok := levelNames[strings.ToLower(strings.TrimSpace(name))]
+		if !ok {
+			return l, fmt.Errorf("log level %q is none of trace, debug, info, warn, error, off, or MODULE=LEVEL after it", part)
+		}
+		// firemq_amqp is another spelling of the module amqp.
+		module = strings.TrimPrefix(strings.TrimSpace(module), "firemq_")
+		if module == "" {
+			l.base = level
+			continue
+		}
+		if l.modules == nil {
+			l.modules = make(map[string]slog.Level)
+		}
+		l.modules[module] = level
+	}
+	return l, nil
+}
+
+// of is the level of a module; "" is what names none.
+func (l *LogLevels) of(module string) slog.Level {
+	if level, ok := l.modules[module]; ok {
+		return level
+	}
+	return l.base
+}
+
+// Log is a logger whose levels can change while it is used. Any goroutine.
+type Log struct {
+	*slog.Logger
+	levels *atomic.Pointer[LogLevels]
+}
+
+// NewLog writes to w, as JSON or as text.
+func NewLog(w io.Writer, json bool, levels LogLevels) *Log {
+	l := &Log{levels: new(atomic.Pointer[LogLevels])}
+	l.levels.Store(&levels)
+	// The handler below lets everything pass: moduleHandler has the levels.
+	all := &slog.HandlerOptions{Level: slog.Level(-1 << 10), ReplaceAttr: nameTrace}
+	var h slog.Handler = slog.NewTextHandler(w, all)
+	if json {
+		h = slog.NewJSONHandler(w, all)
+	}
+	l.Logger = slog.New(&moduleHandler{Handler: h, levels: l.levels})
+	return l
+}
+
+// SetLevels changes the levels of this logger and of all made from it.
+func (l *Log) SetLevels(levels LogLevels) { l.levels.Store(&levels) }
+
+// nameTrace gives the level below debug its name.
+func nameTrace(groups []string, a slog.Attr) slog.Attr {
+	if level, ok := a.Value.Any().(slog.Level); ok && len(groups) == 0 && a.Key == slog.LevelKey && level == levelTrace {
+		a.Value = slog.StringValue("TRACE")
+	}
+	return a
+}
+
+// moduleHandler applies the level of the module that a logger was made for. Immutable but for levels,
+// which all handlers of a Log share.
+type moduleHandler struct {
+	slog.Handler
+	levels *atomic.Pointer[LogLevels]
+	module string
+}
+
+func (h *moduleHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= h.levels.Load().of(h.module)
+}
+
+func (h *moduleHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	c := *h
+	c.Handler = h.Handler.WithAttrs(attrs)
+	for _, a := range attrs {
+		if a.Key == moduleKey {
+			c.module = a.Value.String()
+		}
+	}
+	return &c
+}
+
+func (h *moduleHandler) WithGroup(name string) slog.Handler {
+	c := *h
+	c.Handler = h.Handler.WithGroup(name)
+	return &c
+}

@@ -1,0 +1,88 @@
+package server
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/broker/definitions"
+)
+
+// saveDelay is how long a change of topology waits for others before definitions.json is
+// rewritten. The journal holds the change meanwhile.
+const saveDelay = 500 * time.Millisecond
+
+// saver rewrites definitions.json shortly after a durable change.
+type saver struct {
+	file string // "": nothing is kept
+	log  *slog.Logger
+	b    *broker.Broker // set by start
+	wake chan struct{}  // holds one token: something changed
+	quit chan struct{}
+	over chan struct{}
+}
+
+func newSaver(file string, log *slog.Logger) *saver {
+	return &saver{file: file, log: log, wake: make(chan struct{}, 1), quit: make(chan struct{}), over: make(chan struct{})}
+}
+
+// changed asks for a rewrite. Any goroutine; never blocks.
+func (s *saver) changed() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *saver) start(b *broker.Broker) {
+	s.b = b
+	go s.run()
+}
+
+func (s *saver) run() {
+	defer close(s.over)
+	for {
+		select {
+		case <-s.quit:
+			return
+		case <-s.wake:
+		}
+		delay := time.NewTimer(saveDelay)
+		select {
+		case <-s.quit:
+			delay.Stop()
+			return
+		case <-delay.C:
+		}
+		if err := s.now(); err != nil {
+			s.log.Error("definitions.json could not be rewritten; the journal keeps the changes and it is tried again", "error", err)
+			s.changed()
+		}
+	}
+}
+
+// now rewrites the file with the state at this moment.
+func (s *saver) now() error {
+	if s.file == "" {
+		return nil
+	}
+	snap := s.b.Snapshot()
+	if err := s.b.Commit(&snap); err != nil {
+		return err
+	}
+	if err := definitions.Save(s.file, &snap); err != nil {
+		return err
+	}
+	s.b.Saved(&snap)
+	return nil
+}
+
+// stop ends the goroutine and writes what it had not written.
+func (s *saver) stop() error {
+	if s.b == nil {
+		return nil
+	}
+	close(s.quit)
+	<-s.over
+	return s.now()
+}
