@@ -1,0 +1,222 @@
+// Package bench puts load on a broker, over the wire only, and measures what comes back.
+//
+// A run declares its own durable queues, publishes to them and consumes from them, and deletes them:
+//
+//	connect -> warm-up -> measured time -> publishers stop, last confirms -> drain -> count -> delete
+//
+// Every body starts with its send time and a sequence number, so that at the end each message that
+// was lost or delivered twice is counted, exactly:
+//
+//	+----------------------+-----------------+----------------+--------+
+//	| send time : u64 (ns) | publisher : u16 | sequence : u48 | filler |
+//	+----------------------+-----------------+----------------+--------+
+//
+// The broker is AMQP 0-9-1 (any) or FMQ1, by the scheme of the URL. The clients are raw: publishes are
+// copied from a template, acks are written once per read, and a batch takes the time once, so that the
+// client is not what limits the run. Nothing here knows how the broker was started.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/firemq/firemq/internal/transport"
+)
+
+// Limits of the options.
+const (
+	MinSize    = stampSize       // bytes of a body: its send time and sequence number
+	MaxSize    = 16<<20 - 64<<10 // bytes of a body: an FMQ1 frame has to hold it
+	MaxClients = 4096            // publishers, and as many consumers
+	MaxQueues  = 100_000
+	MaxWindow  = 1 << 20 // unconfirmed messages of a publisher
+)
+
+// stampSize is the part of each body that carries its time and number.
+const stampSize = 16
+
+// Options say what load to make. The zero value of a field is what its comment says.
+type Options struct {
+	// URL is amqp://user:pass@host:port/vhost or fire://user:pass@host:port/vhost, amqps:// or fires:// over
+	// TLS, or ws://user:pass@host:port/fire?vhost=name, wss:// over TLS. User and password default to guest,
+	// the port to the protocol's, the vhost to "/". Required.
+	URL string
+	// CAFile is a PEM file of authorities to trust beside the system's; Insecure trusts any certificate.
+	CAFile   string
+	Insecure bool
+
+	Publishers int           // connections that publish; 0: 1
+	Consumers  int           // connections that consume; 0: none, the messages stay until the queues are deleted
+	Queues     int           // spread over publishers and consumers; 0: 1
+	Fanout     bool          // publish to a fanout exchange that every queue is bound to
+	Size       int           // bytes of a body; 0: 256
+	Persistent bool          // delivery mode 2; the queues are durable either way
+	Window     int           // unconfirmed messages of a publisher; 0: 1,000
+	Prefetch   int           // unacknowledged messages of a consumer and queue; 0: 1,000
+	Multiple   bool          // acknowledge once per read, with multiple; else each message
+	Rate       float64       // messages per second of all publishers together; 0: as many as the window lets through
+	Warmup     time.Duration // load before the measured time; 0: none
+	Duration   time.Duration // measured time; 0: 10 s
+	// Patience is how long the broker may make no progress, in an answer, in confirms or in deliveries,
+	// before it is given up; 0: 10 s.
+	Patience time.Duration
+
+	// BrokerPID is the broker's process, whose CPU time and memory are measured with those of all its
+	// descendants; 0: not measured. Linux only.
+	BrokerPID int
+
+	// Live is called about once a second from one goroutine; nil: not called.
+	Live func(Second)
+
+	Version string // of the program, for the report
+}
+
+// Phase is a part of a run.
+type Phase string
+
+const (
+	Warmup  Phase = "warm-up"
+	Measure Phase = "measure"
+	Drain   Phase = "drain"
+)
+
+// Second is what happened in about one second.
+type Second struct {
+	Phase     Phase   `json:"phase"`
+	Elapsed   float64 `json:"elapsed_s"`   // since the phase began
+	Published float64 `json:"published_s"` // messages per second
+	Consumed  float64 `json:"consumed_s"`  // messages per second
+	Backlog   int64   `json:"backlog"`     // deliveries still to come
+}
+
+// A UsageError is an option that makes no sense.
+type UsageError struct{ Text string }
+
+func (e *UsageError) Error() string { return e.Text }
+
+func usagef(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
+
+// withDefaults fills in the defaults and refuses what cannot run.
+func (o Options) withDefaults() (Options, protocol, error) {
+	set := func(v *int, zero int) {
+		if *v == 0 {
+			*v = zero
+		}
+	}
+	set(&o.Publishers, 1)
+	set(&o.Queues, 1)
+	set(&o.Size, 256)
+	set(&o.Window, 1000)
+	set(&o.Prefetch, 1000)
+	if o.Duration == 0 {
+		o.Duration = 10 * time.Second
+	}
+	if o.Patience == 0 {
+		o.Patience = 10 * time.Second
+	}
+	for _, v := range []struct {
+		what        string
+		is          int
+		least, most int
+	}{
+		{"publishers", o.Publishers, 1, MaxClients},
+		{"consumers", o.Consumers, 0, MaxClients},
+		{"queues", o.Queues, 1, MaxQueues},
+		{"size", o.Size, MinSize, MaxSize},
+		{"window", o.Window, 1, MaxWindow},
+		{"prefetch", o.Prefetch, 1, 65535},
+	} {
+		if v.is < v.least || v.is > v.most {
+			return o, protocol{}, usagef("%s %d is not between %d and %d", v.what, v.is, v.least, v.most)
+		}
+	}
+	if o.Rate < 0 || o.Duration < 0 || o.Warmup < 0 || o.Patience < 0 {
+		return o, protocol{}, usagef("a rate or a duration is below 0")
+	}
+	proto, err := protocolOf(o.URL)
+	return o, proto, err
+}
+
+// protocol makes the connections of one protocol.
+type protocol struct {
+	name string
+	port string // default
+	dial func(ctx context.Context, to target) (wire, error)
+}
+
+// protocols are by the URL's scheme.
+var protocols = map[string]protocol{
+	"amqp":  {name: "AMQP 0-9-1", port: "5672", dial: dialAMQP},
+	"amqps": {name: "AMQP 0-9-1 over TLS", port: "5671", dial: dialAMQP},
+	"fire":  {name: "FMQ1", port: "5673", dial: dialFMQ1},
+	"fires": {name: "FMQ1 over TLS", port: "5674", dial: dialFMQ1},
+	"ws":    {name: "FMQ1 over WebSocket", port: "15672", dial: dialFMQ1},
+	"wss":   {name: "FMQ1 over WebSocket and TLS", port: "15671", dial: dialFMQ1},
+}
+
+// target is a parsed URL.
+type target struct {
+	transport.Target
+	user, pass string
+	vhost      string
+	patience   time.Duration
+	multiple   bool // acks are cumulative
+	size       int  // bytes of a body
+}
+
+// webSocket says that messages are framed by the transport.
+func (t target) webSocket() bool { return t.Scheme == "ws" || t.Scheme == "wss" }
+
+func protocolOf(raw string) (protocol, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return protocol{}, usagef("the URL cannot be read: %v", errors.Unwrap(err))
+	}
+	if p, ok := protocols[u.Scheme]; ok {
+		return p, nil
+	}
+	return protocol{}, usagef("the URL %q does not start with amqp:// or amqps://, fire:// or fires://, ws:// or wss://", u.Redacted())
+}
+
+// targetOf parses a URL that protocolOf has accepted. An empty path is the vhost "/", also with AMQP, which
+// has "amqp://host/" for the vhost "" by the letter of its URI document, which no broker offers.
+func targetOf(o Options, p protocol) (target, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return target{}, usagef("the URL cannot be read: %v", errors.Unwrap(err))
+	}
+	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: o.Size}
+	t.Scheme = u.Scheme
+	host, port := u.Hostname(), u.Port()
+	if host == "" {
+		host = "localhost"
+	}
+	if port == "" {
+		port = p.port
+	}
+	t.Addr = net.JoinHostPort(host, port)
+	if u.User != nil {
+		t.user = u.User.Username()
+		t.pass, _ = u.User.Password()
+	}
+	if t.TLS, err = transport.TLS(o.CAFile, o.Insecure); err != nil {
+		return target{}, usagef("%v", err)
+	}
+	if path := u.EscapedPath(); t.webSocket() {
+		if t.Path = path; len(path) <= 1 {
+			t.Path = "/fire"
+		}
+		if v := u.Query().Get("vhost"); v != "" {
+			t.vhost = v
+		}
+	} else if len(path) > 1 {
+		if t.vhost, err = url.PathUnescape(path[1:]); err != nil {
+			return target{}, usagef("the vhost in the URL cannot be read: %v", err)
+		}
+	}
+	return t, nil
+}

@@ -1,0 +1,140 @@
+package bench
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// consumer is one connection that consumes. Its goroutine reads, checks and acknowledges.
+type consumer struct {
+	run   *run // immutable
+	w     wire
+	queue []int // immutable; the queue of each subscription: a handle is an index
+
+	received atomic.Uint64 // deliveries, whatever is wrong with them
+
+	// Owned by the goroutine in consume.
+	meter *meter
+	now   int64
+	acks  []byte
+	count uint64 // deliveries since arrived
+	open  int    // subscriptions that are not cancelled
+
+	// The subscription whose ledger is held: deliveries mostly come in rows of the same one.
+	held   *ledger // locked while not nil
+	handle uint32
+	tag    uint64 // its last delivery
+	row    int    // its deliveries that appendSettled does not know yet
+}
+
+func newConsumer(r *run, id int, w wire) *consumer {
+	c := &consumer{run: r, w: w, meter: r.deliveryMeters[id%len(r.deliveryMeters)]}
+	c.queue = r.queuesOf(id, r.o.Consumers)
+	c.open = len(c.queue)
+	c.acks = make([]byte, 0, 32<<10)
+	return c
+}
+
+// consume takes deliveries until every subscription is cancelled.
+func (c *consumer) consume() error {
+	for c.open > 0 {
+		if err := c.w.read(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cancel asks the broker to end the subscriptions; what it sent before is still checked. Any goroutine.
+func (c *consumer) cancel() error {
+	var b []byte
+	for handle := range c.queue {
+		b = c.w.appendCancel(b, uint32(handle))
+	}
+	return c.w.write(b)
+}
+
+func (c *consumer) arrived() {
+	c.now = c.run.now()
+	c.meter.lock()
+}
+
+var errForeign = errors.New("the broker delivered a body that this run has not published")
+
+func (c *consumer) delivered(handle uint32, tag uint64, size int, head []byte) error {
+	if c.held == nil || handle != c.handle {
+		if err := c.hold(handle); err != nil {
+			return err
+		}
+	}
+	c.tag = tag
+	c.row++
+	c.count++
+	c.acks = c.w.appendAck(c.acks, tag)
+	if size != c.run.o.Size || len(head) < stampSize {
+		return errForeign
+	}
+	sent := int64(binary.BigEndian.Uint64(head))
+	id := binary.BigEndian.Uint64(head[8:])
+	from, seq := int(id>>48), id&(1<<48-1)
+	if from >= len(c.held.streams) || seq == 0 || seq > c.run.publishers[from].sent.Load() {
+		return errForeign
+	}
+	if c.held.streams[from].add(seq) {
+		c.meter.note(sent, c.now)
+	}
+	return nil
+}
+
+// hold changes to the ledger of another subscription.
+func (c *consumer) hold(handle uint32) error {
+	c.release()
+	if int(handle) >= len(c.queue) {
+		return fmt.Errorf("the broker delivered to a subscription that does not exist")
+	}
+	c.handle = handle
+	c.held = &c.run.ledgers[c.queue[handle]]
+	c.held.mu.Lock()
+	return nil
+}
+
+func (c *consumer) release() {
+	if c.held == nil {
+		return
+	}
+	c.held.mu.Unlock()
+	c.held = nil
+	c.acks = c.w.appendSettled(c.acks, c.handle, c.tag, c.row)
+	c.row = 0
+}
+
+func (c *consumer) settle() error {
+	c.release()
+	c.meter.unlock()
+	if c.count > 0 {
+		c.received.Add(c.count)
+		c.count = 0
+	}
+	if len(c.acks) == 0 {
+		return nil
+	}
+	err := c.w.write(c.acks)
+	c.acks = c.acks[:0]
+	return err
+}
+
+func (c *consumer) cancelled(handle uint32) error {
+	if int(handle) >= len(c.queue) {
+		return fmt.Errorf("the broker cancelled a subscription that does not exist")
+	}
+	c.open--
+	return nil
+}
+
+func (c *consumer) confirmed(uint64, bool, bool) error {
+	return fmt.Errorf("the broker confirmed a publish to a consumer")
+}
+
+func (c *consumer) paused(bool) {}

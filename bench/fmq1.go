@@ -1,0 +1,327 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/firemq/firemq/frames/fmq1"
+	"github.com/firemq/firemq/frames/table"
+)
+
+// fmq1Wire is a session. A subscription's handle is its number on the wire, less one.
+type fmq1Wire struct {
+	*link
+	maxFrame uint32 // that we accept
+	multiple bool
+	name     string
+	rid      uint64
+	out      []byte
+	credits  []credit // one a subscription
+}
+
+// credit is what a subscription may still be sent.
+type credit struct {
+	half  int // a top-up
+	taken int // deliveries since the last top-up
+}
+
+// headerRoom is more than the header of any frame that a run is sent: names, an error's text.
+const headerRoom = 4096
+
+func dialFMQ1(ctx context.Context, to target) (wire, error) {
+	most := max(to.size+headerRoom, fmq1.MaxBeforeWelcome)
+	l, err := dialLink(ctx, to, most+4)
+	if err != nil {
+		return nil, err
+	}
+	w := &fmq1Wire{link: l, maxFrame: uint32(most), multiple: to.multiple}
+	if err := w.within(func() error { return w.open(to) }); err != nil {
+		l.conn.Close()
+		return nil, fmt.Errorf("log in at %s: %w", to.Addr, err)
+	}
+	return w, nil
+}
+
+func (w *fmq1Wire) open(to target) error {
+	// No heartbeats: a run that stalls is noticed by its own patience.
+	hello := fmq1.Hello{
+		Ver: fmq1.Version, VHost: to.vhost,
+		Auth:   fmq1.Auth{Mech: "plain", User: to.user, Pass: to.pass},
+		Client: fmq1.AppendTable(nil, table.Table{{Name: "name", Value: table.StringValue("firemq bench")}}),
+	}
+	var preface []byte
+	if !to.webSocket() {
+		preface = []byte(fmq1.Preface)
+	}
+	if err := w.write(fmq1.Append(preface, fmq1.OpHello, &hello)); err != nil {
+		return err
+	}
+	f, err := w.frame()
+	if err != nil {
+		return err
+	}
+	if f.Op != fmq1.OpWelcome {
+		return refusal(f)
+	}
+	var welcome fmq1.Welcome
+	if err := fmq1.Decode(f.Header, &welcome); err != nil {
+		return err
+	}
+	w.name = welcome.Server.Name + " " + welcome.Server.Version
+	if need := to.size + headerRoom; welcome.MaxFrame != 0 && uint32(need) > welcome.MaxFrame {
+		return fmt.Errorf("a body of %d bytes does not fit in the broker's frames of %d bytes: take a smaller --size", to.size, welcome.MaxFrame)
+	}
+	return nil
+}
+
+// ask sends a request, whose RID is w.rid, and waits for its answer.
+func (w *fmq1Wire) ask(op fmq1.Op, m fmq1.Header) (ok fmq1.OK, err error) {
+	err = w.within(func() error {
+		w.out = fmq1.Append(w.out[:0], op, m)
+		if err := w.write(w.out); err != nil {
+			return err
+		}
+		for {
+			f, err := w.frame()
+			switch {
+			case err != nil:
+				return err
+			case f.Op == fmq1.OpOK:
+				return fmq1.Decode(f.Header, &ok)
+			case f.Op == fmq1.OpFlow: // publishers ask again when they publish
+			case f.Op == fmq1.OpPing:
+				if err := w.write(fmq1.AppendEmpty(nil, fmq1.OpPong)); err != nil {
+					return err
+				}
+			default:
+				return refusal(f)
+			}
+		}
+	})
+	return ok, err
+}
+
+func (w *fmq1Wire) nextRID() uint64 {
+	w.rid++
+	return w.rid
+}
+
+// frame reads up to the next frame.
+func (w *fmq1Wire) frame() (fmq1.Frame, error) {
+	for {
+		f, n, _, err := fmq1.Next(w.buf[w.r:w.w], w.maxFrame)
+		if err != nil {
+			return f, fmt.Errorf("the broker sent what is not FMQ1: %w", err)
+		}
+		if n > 0 {
+			w.r += n
+			return f, nil
+		}
+		if err := w.fill(); err != nil {
+			return f, err
+		}
+	}
+}
+
+// refusal is what the broker says with a frame that nobody asked for.
+func refusal(f fmq1.Frame) error {
+	switch f.Op {
+	case fmq1.OpError:
+		var m fmq1.ServerError
+		if err := fmq1.Decode(f.Header, &m); err != nil {
+			return err
+		}
+		return fmt.Errorf("the broker refused: %d %s", m.Code, m.Msg)
+	case fmq1.OpClose:
+		var m fmq1.Close
+		if err := fmq1.Decode(f.Header, &m); err != nil {
+			return err
+		}
+		return fmt.Errorf("the broker closed the connection: %d %s", m.Code, m.Msg)
+	case fmq1.OpCancelled:
+		var m fmq1.Cancelled
+		if err := fmq1.Decode(f.Header, &m); err != nil {
+			return err
+		}
+		return fmt.Errorf("the broker cancelled a subscription: %d %s", m.Code, m.Msg)
+	}
+	return fmt.Errorf("the broker sent %s, which nobody asked for", f.Op)
+}
+
+func (w *fmq1Wire) declareQueue(name string) error {
+	_, err := w.ask(fmq1.OpDeclareQueue, &fmq1.DeclareQueue{RID: w.nextRID(), Name: name, Durable: true})
+	return err
+}
+
+func (w *fmq1Wire) deleteQueue(name string) (uint64, error) {
+	ok, err := w.ask(fmq1.OpDeleteQueue, &fmq1.DeleteQueue{RID: w.nextRID(), Name: name})
+	return ok.Messages, err
+}
+
+func (w *fmq1Wire) declareFanout(name string) error {
+	_, err := w.ask(fmq1.OpDeclareExchange, &fmq1.DeclareExchange{RID: w.nextRID(), Name: name, Type: "fanout", Durable: true})
+	return err
+}
+
+func (w *fmq1Wire) deleteExchange(name string) error {
+	_, err := w.ask(fmq1.OpDeleteExchange, &fmq1.DeleteExchange{RID: w.nextRID(), Name: name})
+	return err
+}
+
+func (w *fmq1Wire) bind(exchange, queue string) error {
+	_, err := w.ask(fmq1.OpBind, &fmq1.Bind{RID: w.nextRID(), Exchange: exchange, Queue: queue})
+	return err
+}
+
+func (w *fmq1Wire) publishing() error { return nil } // confirms are always on
+
+func (w *fmq1Wire) subscribe(queue string, handle uint32, prefetch int) error {
+	w.credits = append(w.credits, credit{half: max(1, prefetch/2)})
+	_, err := w.ask(fmq1.OpSubscribe, &fmq1.Subscribe{RID: w.nextRID(), Sub: uint64(handle) + 1, Queue: queue, Credit: uint64(prefetch)})
+	return err
+}
+
+// close says goodbye, so that acks on their way are taken, but does not insist.
+func (w *fmq1Wire) close() {
+	w.within(func() error {
+		if err := w.write(fmq1.Append(nil, fmq1.OpClose, &fmq1.Close{Code: fmq1.ReplySuccess, Msg: "bye"})); err != nil {
+			return err
+		}
+		for {
+			if f, err := w.frame(); err != nil || f.Op == fmq1.OpClose {
+				return err
+			}
+		}
+	})
+	w.conn.Close()
+}
+
+func (w *fmq1Wire) product() string { return w.name }
+
+// seqMark is a publish's number in the template: msgpack's u64 form, whatever its value becomes.
+const seqMark = uint64(1) << 63
+
+func (w *fmq1Wire) template(exchange string, keys []string, size int, persistent bool) template {
+	t := template{tail: filler(size)}
+	for _, key := range keys {
+		m := fmq1.Publish{Seq: seqMark, Exchange: []byte(exchange), Key: []byte(key), Persistent: persistent}
+		b := m.AppendTo(fmq1.Begin(nil, fmq1.OpPublish))
+		t.prefix = append(t.prefix, fmq1.End(b, 0, size))
+		t.seqAt = indexUint64(b, seqMark)
+	}
+	return t
+}
+
+// indexUint64 finds a number that is in b.
+func indexUint64(b []byte, v uint64) int {
+	for i := range len(b) - 7 {
+		if binary.BigEndian.Uint64(b[i:]) == v {
+			return i
+		}
+	}
+	panic("BUG: no sequence number in the template")
+}
+
+func (w *fmq1Wire) appendAck(dst []byte, tag uint64) []byte {
+	if w.multiple {
+		return dst
+	}
+	return appendSettle(dst, fmq1.Settle{Tag: tag})
+}
+
+func appendSettle(dst []byte, m fmq1.Settle) []byte {
+	start := len(dst)
+	return fmq1.End(m.AppendTo(fmq1.Begin(dst, fmq1.OpAck)), start, 0)
+}
+
+// appendSettled grants credit again in halves of the prefetch.
+func (w *fmq1Wire) appendSettled(dst []byte, handle uint32, lastTag uint64, n int) []byte {
+	if w.multiple && n > 0 {
+		dst = appendSettle(dst, fmq1.Settle{Tag: lastTag, Multiple: true})
+	}
+	c := &w.credits[handle]
+	c.taken += n
+	if c.taken >= c.half {
+		m := fmq1.Credit{Sub: uint64(handle) + 1, Credit: uint64(c.taken)}
+		start := len(dst)
+		dst = fmq1.End(m.AppendTo(fmq1.Begin(dst, fmq1.OpCredit)), start, 0)
+		c.taken = 0
+	}
+	return dst
+}
+
+func (w *fmq1Wire) appendCancel(dst []byte, handle uint32) []byte {
+	return fmq1.Append(dst, fmq1.OpUnsubscribe, &fmq1.Unsubscribe{RID: cancelRID + uint64(handle), Sub: uint64(handle) + 1})
+}
+
+// cancelRID and above are the rids of unsubscribe, so that its answer tells the handle.
+const cancelRID = 1 << 32
+
+func (w *fmq1Wire) read(h handler) error {
+	if err := w.fill(); err != nil {
+		return err
+	}
+	h.arrived()
+	err := w.frames(h)
+	if settleErr := h.settle(); err == nil {
+		err = settleErr
+	}
+	return err
+}
+
+// frames hands every complete frame to h.
+func (w *fmq1Wire) frames(h handler) error {
+	for {
+		f, n, _, err := fmq1.Next(w.buf[w.r:w.w], w.maxFrame)
+		if err != nil {
+			return fmt.Errorf("the broker sent what is not FMQ1: %w", err)
+		}
+		if n == 0 {
+			return nil
+		}
+		w.r += n
+		if err := w.take(h, f); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *fmq1Wire) take(h handler, f fmq1.Frame) error {
+	switch f.Op {
+	case fmq1.OpDeliver:
+		var m fmq1.Deliver
+		if err := m.Decode(f.Header); err != nil {
+			return err
+		}
+		return h.delivered(uint32(m.Sub)-1, m.Tag, len(f.Payload), f.Payload[:min(stampSize, len(f.Payload))])
+	case fmq1.OpConfirm:
+		var m fmq1.Confirm
+		if err := m.Decode(f.Header); err != nil {
+			return err
+		}
+		if m.Nack {
+			return h.confirmed(m.Seq, false, true)
+		}
+		return h.confirmed(m.UpTo, true, false)
+	case fmq1.OpFlow:
+		var m fmq1.Flow
+		if err := fmq1.Decode(f.Header, &m); err != nil {
+			return err
+		}
+		h.paused(m.Pause)
+		return nil
+	case fmq1.OpOK:
+		var m fmq1.OK
+		if err := fmq1.Decode(f.Header, &m); err != nil {
+			return err
+		}
+		if m.RID < cancelRID {
+			break
+		}
+		return h.cancelled(uint32(m.RID - cancelRID))
+	case fmq1.OpPing:
+		return w.write(fmq1.AppendEmpty(nil, fmq1.OpPong))
+	}
+	return refusal(f)
+}

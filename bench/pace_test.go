@@ -1,0 +1,78 @@
+package bench
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPace(t *testing.T) {
+	for _, rate := range []float64{0.5, 1, 3, 1000, 9999, 10_000, 10_001, 123_456, 3e6} {
+		p := newPace(5000, rate)
+		last := int64(0)
+		for n := range uint64(2000) {
+			at := p.at(n)
+			if at < last {
+				t.Fatalf("rate %v: message %d is due before the one ahead of it", rate, n)
+			}
+			last = at
+			exact := 5000 + int64(float64(n)/rate*1e9)
+			if late := at - exact; late < -1 || late > int64(tick) {
+				t.Fatalf("rate %v: message %d is due at %d, which is %d ns from the exact time", rate, n, at, late)
+			}
+			if due := p.due(at); due <= n {
+				t.Fatalf("rate %v: at its time message %d is not due (%d are)", rate, n, due)
+			}
+			if due := p.due(at - 1); due > n {
+				t.Fatalf("rate %v: before its time message %d is due (%d are)", rate, n, due)
+			}
+		}
+	}
+	if n := newPace(1000, 1e6).due(999); n != 0 {
+		t.Errorf("%d messages are due before the start", n)
+	}
+	if n := newPace(0, 123_456).due(int64(time.Second)); n < 123_440 || n > 123_457 {
+		t.Errorf("%d messages are due after a second", n)
+	}
+}
+
+// The broker stalls for 100 ms of 300, at 1,000 messages a second and with a window of 10. By their
+// intended send times 50 messages or more have waited for 50 ms and more. A client that measured from
+// when it could send would have 10 of them (coordinated omission).
+func TestRateModeMeasuresFromTheIntendedTime(t *testing.T) {
+	urls(t, faults{stall: 50, stallFor: 100 * time.Millisecond}, func(t *testing.T, b *fake, url string) {
+		o := short(url)
+		o.Rate, o.Window, o.Duration = 1000, 10, 300*time.Millisecond
+		rep := mustRun(t, o)
+		const most = 50_000 // us
+		if rep.Latency.P90 < most || rep.ConfirmLatency.P90 < most {
+			t.Errorf("p90 is %.0f us for deliveries, %.0f us for confirms; want %d or more", rep.Latency.P90, rep.ConfirmLatency.P90, most)
+		}
+		if rep.Latency.Count < 60 { // a busy machine sends fewer in the time, but some after the stall
+			t.Errorf("only %d latencies", rep.Latency.Count)
+		}
+	})
+}
+
+func TestAlarmIsExact(t *testing.T) {
+	a, err := newAlarm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	best := time.Hour
+	for range 20 {
+		const d = 300 * time.Microsecond
+		start := time.Now()
+		if err := a.sleep(d); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(start)
+		if took < d {
+			t.Fatalf("slept %s, less than %s", took, d)
+		}
+		best = min(best, took)
+	}
+	if best > 20*time.Millisecond {
+		t.Errorf("the best of 20 sleeps of 300 us took %s", best)
+	}
+}

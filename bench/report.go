@@ -1,0 +1,232 @@
+package bench
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Report is the result of a run. Rates and shares are over the measured time, counts over the whole run.
+type Report struct {
+	Version    string     `json:"version"`
+	Go         string     `json:"go"`
+	Started    time.Time  `json:"started"`
+	Host       Host       `json:"host"`
+	Broker     Broker     `json:"broker"`
+	Parameters Parameters `json:"parameters"`
+
+	Seconds       []Second `json:"seconds"`        // warm-up, measured time and drain
+	SecondsLost   int      `json:"seconds_lost"`   // not kept in Seconds, which holds maxSeconds
+	Measured      float64  `json:"measured_s"`     // length of the measured time
+	PublishRate   float64  `json:"publish_rate_s"` // messages per second
+	ConfirmRate   float64  `json:"confirm_rate_s"` // messages per second
+	ConsumeRate   float64  `json:"consume_rate_s"` // deliveries per second
+	ConsumedBytes float64  `json:"consumed_bytes_s"`
+
+	Published  uint64 `json:"published"`
+	Confirmed  uint64 `json:"confirmed"`
+	Refused    uint64 `json:"refused"` // nacked
+	Expected   uint64 `json:"expected"`
+	Consumed   uint64 `json:"consumed"`
+	Lost       uint64 `json:"lost"`       // published, not refused, never delivered
+	Duplicated uint64 `json:"duplicated"` // deliveries of something delivered before
+	Left       uint64 `json:"left"`       // still in the queues when they were deleted
+	Unsent     uint64 `json:"unsent"`     // due by the rate, but the window was full
+	Pauses     uint64 `json:"pauses"`     // times the broker asked publishers to wait
+
+	Latency        Latency `json:"latency"`         // publish to delivery
+	ConfirmLatency Latency `json:"confirm_latency"` // publish to confirm
+
+	// ClientCPU is the CPU time of this process per message delivered (or published, where nothing is
+	// consumed), in microseconds; 0 where it is not known. With an embedded broker it includes that.
+	ClientCPU float64 `json:"client_cpu_us_per_delivered"`
+
+	BrokerUsage *Usage `json:"broker_usage,omitempty"`
+
+	before, after      snapshot
+	usageFrom, usageTo usage
+	usageErr           error
+	peakRSS            int64
+	live               func(Second)
+}
+
+// maxSeconds bounds Report.Seconds: twelve hours.
+const maxSeconds = 12 * 60 * 60
+
+// Host is where the load was made.
+type Host struct {
+	OS   string `json:"os"`
+	Arch string `json:"arch"`
+	CPUs int    `json:"cpus"` // that this process may use
+}
+
+// Broker is who was measured.
+type Broker struct {
+	Product  string `json:"product"` // as it calls itself
+	Protocol string `json:"protocol"`
+	Address  string `json:"address"`
+	PID      int    `json:"pid,omitempty"`
+}
+
+// Parameters are the options of the run, defaults filled in.
+type Parameters struct {
+	Publishers int     `json:"publishers"`
+	Consumers  int     `json:"consumers"`
+	Queues     int     `json:"queues"`
+	Fanout     bool    `json:"fanout"`
+	Size       int     `json:"size"`
+	Persistent bool    `json:"persistent"`
+	Window     int     `json:"window"`
+	Prefetch   int     `json:"prefetch"`
+	Multiple   bool    `json:"multiple_acks"`
+	Rate       float64 `json:"rate"`
+	Warmup     float64 `json:"warmup_s"`
+	Duration   float64 `json:"duration_s"`
+}
+
+// Usage is what the broker's process tree used in the measured time.
+type Usage struct {
+	CPU          float64 `json:"cpu_s"`
+	PerDelivered float64 `json:"cpu_us_per_delivered"` // or per publish where nothing is consumed
+	Cores        float64 `json:"cores"`
+	PeakRSS      int64   `json:"peak_rss_bytes"` // sampled every second
+}
+
+// snapshot is the counters at one moment.
+type snapshot struct {
+	at                             time.Time
+	published, confirmed, received uint64
+	cpu                            time.Duration // of this process
+}
+
+func (r *run) snapshot() snapshot {
+	s := snapshot{at: time.Now(), published: r.published(), received: r.received(), cpu: ownCPU()}
+	for _, p := range r.publishers {
+		s.confirmed += p.low.Load()
+	}
+	return s
+}
+
+func newReport(r *run) *Report {
+	o := r.o
+	return &Report{
+		Version: o.Version,
+		Go:      runtime.Version(),
+		Started: time.Now().UTC().Truncate(time.Second),
+		Host:    Host{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU()},
+		Broker:  Broker{Product: r.control.product(), Protocol: r.proto.name, Address: r.addr, PID: o.BrokerPID},
+		Parameters: Parameters{
+			Publishers: o.Publishers, Consumers: o.Consumers, Queues: o.Queues, Fanout: o.Fanout,
+			Size: o.Size, Persistent: o.Persistent, Window: o.Window, Prefetch: o.Prefetch,
+			Multiple: o.Multiple, Rate: o.Rate, Warmup: o.Warmup.Seconds(), Duration: o.Duration.Seconds(),
+		},
+		Seconds: []Second{},
+		live:    o.Live,
+	}
+}
+
+// second keeps one second and passes it on.
+func (rep *Report) second(r *run, s Second) {
+	rep.sample(r)
+	if len(rep.Seconds) < maxSeconds {
+		rep.Seconds = append(rep.Seconds, s)
+	} else {
+		rep.SecondsLost++
+	}
+	if rep.live != nil {
+		rep.live(s)
+	}
+}
+
+// sample reads the broker's usage, if that was asked for.
+func (rep *Report) sample(r *run) usage {
+	if r.o.BrokerPID == 0 {
+		return usage{}
+	}
+	u, err := usageOf(r.o.BrokerPID)
+	if err != nil {
+		rep.usageErr = err
+	}
+	rep.peakRSS = max(rep.peakRSS, u.rss)
+	return u
+}
+
+// begin and end bound the measured time.
+func (rep *Report) begin(r *run) {
+	rep.usageFrom = rep.sample(r)
+	rep.before = r.snapshot()
+}
+
+func (rep *Report) end(r *run) {
+	rep.usageTo = rep.sample(r)
+	rep.after = r.snapshot()
+	if r.o.Rate > 0 {
+		for _, p := range r.publishers {
+			if due, sent := p.pace.due(r.now()-int64(lateness)), p.sent.Load(); due > sent {
+				rep.Unsent += due - sent
+			}
+		}
+	}
+}
+
+// lateness is what a paced publisher may be late without its messages counting as unsent.
+const lateness = 10 * time.Millisecond
+
+// count does the sums, after the clients' end.
+func (rep *Report) count(r *run) {
+	d := rep.after.at.Sub(rep.before.at).Seconds()
+	rep.Measured = d
+	rep.PublishRate = float64(rep.after.published-rep.before.published) / d
+	rep.ConfirmRate = float64(rep.after.confirmed-rep.before.confirmed) / d
+	rep.ConsumeRate = float64(rep.after.received-rep.before.received) / d
+	rep.ConsumedBytes = rep.ConsumeRate * float64(r.o.Size)
+
+	rep.Published = r.published()
+	rep.Refused = r.refused()
+	rep.Confirmed = r.snapshot().confirmed - rep.Refused
+	rep.Expected = r.expected()
+	rep.Consumed = r.received()
+	if len(r.consumers) > 0 {
+		rep.Lost = r.lost()
+		_, rep.Duplicated = r.totals()
+	}
+	for _, p := range r.publishers {
+		rep.Pauses += p.pauses.Load()
+	}
+	rep.ConfirmLatency = summarize(r.confirmMeters)
+	rep.Latency = summarize(r.deliveryMeters)
+
+	messages := rep.after.received - rep.before.received
+	if len(r.consumers) == 0 {
+		messages = rep.after.published - rep.before.published
+	}
+	each := func(cpu time.Duration) float64 {
+		return float64(cpu.Nanoseconds()) / 1e3 / float64(max(1, messages))
+	}
+	rep.ClientCPU = each(rep.after.cpu - rep.before.cpu)
+	if r.o.BrokerPID != 0 && rep.usageErr == nil {
+		cpu := rep.usageTo.cpu - rep.usageFrom.cpu
+		rep.BrokerUsage = &Usage{CPU: cpu.Seconds(), PerDelivered: each(cpu), Cores: cpu.Seconds() / d, PeakRSS: rep.peakRSS}
+	}
+}
+
+// Err is what the broker did wrong: messages lost, delivered twice or refused. Nil is a clean run.
+func (rep *Report) Err() error {
+	var wrong []string
+	say := func(n uint64, what string) {
+		if n > 0 {
+			wrong = append(wrong, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	say(rep.Lost, "lost")
+	say(rep.Duplicated, "duplicated")
+	say(rep.Refused, "refused")
+	if rep.usageErr != nil {
+		wrong = append(wrong, rep.usageErr.Error())
+	}
+	if wrong == nil {
+		return nil
+	}
+	return fmt.Errorf("of %d messages published: %s", rep.Published, strings.Join(wrong, ", "))
+}

@@ -1,0 +1,462 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// run is one run's parts. The fields are set up before its goroutines start.
+type run struct {
+	o     Options
+	proto protocol
+	addr  string    // the broker's
+	base  time.Time // zero of the run's clock
+
+	name     string // of the exchange, and the beginning of the queues' names
+	exchange string // empty: the default exchange
+	queues   []string
+	ledgers  []ledger // one a queue
+
+	control    wire // declares, deletes; idle in between
+	publishers []*publisher
+	consumers  []*consumer
+
+	confirmMeters  []*meter
+	deliveryMeters []*meter
+
+	ctx    context.Context // ends when a part fails
+	cancel context.CancelCauseFunc
+}
+
+// now is the run's clock, in nanoseconds since it began.
+func (r *run) now() int64 { return int64(time.Since(r.base)) }
+
+// queuesOf shares the queues out among n clients: several each, or several clients a queue.
+func (r *run) queuesOf(client, n int) []int {
+	if n >= len(r.queues) {
+		return []int{client % len(r.queues)}
+	}
+	var mine []int
+	for q := client; q < len(r.queues); q += n {
+		mine = append(mine, q)
+	}
+	return mine
+}
+
+// Run makes the load and measures it. When ctx ends, the measured time ends early and the report is of
+// what was measured. The report is nil if the run could not be made or broke; a report may still tell
+// of losses: see Report.Err.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	o, proto, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	to, err := targetOf(o, proto)
+	if err != nil {
+		return nil, err
+	}
+	if o.BrokerPID != 0 {
+		if _, err := usageOf(o.BrokerPID); err != nil {
+			return nil, err
+		}
+	}
+	r := &run{o: o, proto: proto, addr: to.Addr, base: time.Now()}
+	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer r.cancel(nil)
+
+	if r.control, err = proto.dial(ctx, to); err != nil {
+		return nil, err
+	}
+	defer r.control.close()
+	var rep *Report
+	if err = r.declare(); err == nil {
+		rep, err = r.load(ctx, to)
+	}
+	left, deleteErr := r.deleteAll(to)
+	switch {
+	case err != nil && deleteErr != nil:
+		return nil, fmt.Errorf("%w; %w", err, deleteErr)
+	case err != nil || deleteErr != nil:
+		return nil, cmp.Or(err, deleteErr)
+	}
+	if rep.Left = left; len(r.consumers) == 0 && left < rep.Expected {
+		rep.Lost = rep.Expected - left
+	}
+	return rep, nil
+}
+
+// declare makes the run's queues, under names that nobody else has.
+func (r *run) declare() error {
+	r.name = "firemq-bench-" + rand.Text()[:10]
+	for i := range r.o.Queues {
+		r.queues = append(r.queues, fmt.Sprintf("%s-%d", r.name, i))
+	}
+	r.ledgers = make([]ledger, len(r.queues))
+	for i := range r.ledgers {
+		r.ledgers[i].streams = make([]stream, r.o.Publishers)
+	}
+	if r.o.Fanout {
+		r.exchange = r.name
+		if err := r.control.declareFanout(r.name); err != nil {
+			return fmt.Errorf("declare exchange: %w", err)
+		}
+	}
+	for _, q := range r.queues {
+		if err := r.control.declareQueue(q); err != nil {
+			return fmt.Errorf("declare queue: %w", err)
+		}
+		if r.o.Fanout {
+			if err := r.control.bind(r.exchange, q); err != nil {
+				return fmt.Errorf("bind queue: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// deleteAll deletes what declare made, over a new connection if the old one is of no use any more,
+// and counts the messages that were left.
+func (r *run) deleteAll(to target) (left uint64, err error) {
+	if left, err = r.deleteOver(r.control); err == nil {
+		return left, nil
+	}
+	fresh, dialErr := r.proto.dial(context.Background(), to)
+	if dialErr != nil {
+		return 0, fmt.Errorf("the queues %s... are left behind", r.name)
+	}
+	defer fresh.close()
+	if left, err = r.deleteOver(fresh); err != nil {
+		return 0, fmt.Errorf("the queues %s... are left behind: %w", r.name, err)
+	}
+	return left, nil
+}
+
+func (r *run) deleteOver(w wire) (left uint64, err error) {
+	for _, q := range r.queues {
+		n, err := w.deleteQueue(q)
+		if err != nil {
+			return 0, err
+		}
+		left += n
+	}
+	if r.exchange != "" {
+		if err := w.deleteExchange(r.exchange); err != nil {
+			return 0, err
+		}
+	}
+	return left, nil
+}
+
+// load connects the clients and runs the phases.
+func (r *run) load(ctx context.Context, to target) (*Report, error) {
+	for range min(r.o.Publishers, maxMeters) {
+		r.confirmMeters = append(r.confirmMeters, newMeter())
+	}
+	for range min(r.o.Consumers, maxMeters) {
+		r.deliveryMeters = append(r.deliveryMeters, newMeter())
+	}
+	var wires []wire
+	defer func() {
+		for _, w := range wires {
+			w.close()
+		}
+	}()
+	connect := func(kind string, id int) (wire, error) {
+		w, err := r.proto.dial(ctx, to)
+		if err != nil {
+			return nil, fmt.Errorf("%s %d: %w", kind, id, err)
+		}
+		wires = append(wires, w)
+		return w, nil
+	}
+	for id := range r.o.Consumers {
+		w, err := connect("consumer", id)
+		if err != nil {
+			return nil, err
+		}
+		c := newConsumer(r, id, w)
+		for handle, q := range c.queue {
+			if err := w.subscribe(r.queues[q], uint32(handle), r.o.Prefetch); err != nil {
+				return nil, fmt.Errorf("consumer %d: %w", id, err)
+			}
+		}
+		r.consumers = append(r.consumers, c)
+	}
+	for id := range r.o.Publishers {
+		w, err := connect("publisher", id)
+		if err != nil {
+			return nil, err
+		}
+		if err := w.publishing(); err != nil {
+			return nil, fmt.Errorf("publisher %d: %w", id, err)
+		}
+		p := newPublisher(r, id, w)
+		if r.o.Rate > 0 {
+			if p.alarm, err = newAlarm(); err != nil {
+				return nil, err
+			}
+			defer p.alarm.close()
+		}
+		r.publishers = append(r.publishers, p)
+	}
+	// Whoever fails ends the run; whatever waits is woken.
+	stopAfter := context.AfterFunc(r.ctx, func() {
+		for _, p := range r.publishers {
+			p.halt()
+		}
+		for _, w := range wires {
+			w.interrupt()
+		}
+	})
+	defer stopAfter()
+	return r.phases(ctx)
+}
+
+// crew runs the clients' goroutines.
+type crew struct {
+	writers, readers, consumers sync.WaitGroup
+	done                        chan struct{} // closed when the readers of confirms may end
+}
+
+func (r *run) start(c *crew) {
+	c.done = make(chan struct{})
+	now := r.now()
+	for id, p := range r.publishers {
+		if r.o.Rate > 0 {
+			each := r.o.Rate / float64(len(r.publishers))
+			// Side by side, so that they do not all send at the same moment.
+			p.pace = newPace(now+int64(float64(id)/r.o.Rate*float64(time.Second)), each)
+		}
+		c.writers.Go(func() { r.check("publisher", id, p.write()) })
+		c.readers.Go(func() {
+			err := p.read()
+			select {
+			case <-c.done:
+			default:
+				r.check("publisher", id, err)
+			}
+		})
+	}
+	for id, con := range r.consumers {
+		c.consumers.Go(func() { r.check("consumer", id, con.consume()) })
+	}
+}
+
+// check ends the run if err is not nil; the first one is the run's.
+func (r *run) check(kind string, id int, err error) {
+	if err != nil {
+		r.cancel(fmt.Errorf("%s %d: %w", kind, id, err))
+	}
+}
+
+// failure is why the run broke; nil if it did not.
+func (r *run) failure() error {
+	if r.ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(r.ctx)
+}
+
+func (r *run) phases(ctx context.Context) (*Report, error) {
+	var c crew
+	rep := newReport(r)
+	r.start(&c)
+	// The clients always end before phases does: this is the order in which they can.
+	end := func() error {
+		for _, p := range r.publishers {
+			p.halt()
+		}
+		c.writers.Wait()
+		if r.failure() == nil {
+			r.drain(rep)
+		}
+		close(c.done)
+		for _, p := range r.publishers {
+			p.w.interrupt()
+		}
+		c.readers.Wait()
+		if r.failure() == nil {
+			for id, con := range r.consumers {
+				r.check("consumer", id, con.cancel())
+			}
+			patience := time.AfterFunc(r.o.Patience, func() {
+				r.cancel(fmt.Errorf("the broker has not answered basic.cancel or unsubscribe after %s", r.o.Patience))
+			})
+			defer patience.Stop()
+		}
+		c.consumers.Wait()
+		return r.failure()
+	}
+	r.watch(ctx, Warmup, r.o.Warmup, rep)
+	from := r.now()
+	r.measure(from, from+int64(r.o.Duration))
+	rep.begin(r)
+	r.watch(ctx, Measure, r.o.Duration, rep)
+	r.measure(from, min(from+int64(r.o.Duration), r.now()))
+	rep.end(r)
+	if err := end(); err != nil {
+		return nil, err
+	}
+	rep.count(r)
+	return rep, nil
+}
+
+// measure sets the send times whose latencies count.
+func (r *run) measure(from, to int64) {
+	for _, m := range slices.Concat(r.confirmMeters, r.deliveryMeters) {
+		m.measure(from, to)
+	}
+}
+
+// watch lets d pass, telling of every second.
+func (r *run) watch(ctx context.Context, phase Phase, d time.Duration, rep *Report) {
+	if d == 0 {
+		return
+	}
+	over := time.NewTimer(d)
+	defer over.Stop()
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	s := newSpeedometer(r, phase)
+	for {
+		select {
+		case <-over.C:
+			// The last second's tick and the end come together: do not lose it.
+			if s.sinceLast() > time.Second/2 {
+				rep.second(r, s.next())
+			}
+			return
+		case <-second.C:
+			rep.second(r, s.next())
+		case <-ctx.Done():
+			return
+		case <-r.ctx.Done():
+			return
+		}
+	}
+}
+
+// drain waits until everything published was delivered, or nothing more comes.
+func (r *run) drain(rep *Report) {
+	if len(r.consumers) == 0 {
+		return
+	}
+	const look = 2 * time.Millisecond
+	poll := time.NewTicker(look)
+	defer poll.Stop()
+	s := newSpeedometer(r, Drain)
+	last, progress := uint64(0), time.Now()
+	for {
+		received := r.received()
+		if received >= r.expected() {
+			if distinct, _ := r.totals(); distinct >= r.expected() {
+				return
+			}
+		}
+		if received != last {
+			last, progress = received, time.Now()
+		} else if time.Since(progress) > r.o.Patience {
+			return
+		}
+		if s.sinceLast() >= time.Second {
+			rep.second(r, s.next())
+		}
+		select {
+		case <-poll.C:
+		case <-r.ctx.Done():
+			return
+		}
+	}
+}
+
+// copies is how many queues get each message.
+func (r *run) copies() uint64 {
+	if r.o.Fanout {
+		return uint64(len(r.queues))
+	}
+	return 1
+}
+
+func (r *run) published() (n uint64) {
+	for _, p := range r.publishers {
+		n += p.sent.Load()
+	}
+	return n
+}
+
+func (r *run) refused() (n uint64) {
+	for _, p := range r.publishers {
+		n += p.refused.Load()
+	}
+	return n
+}
+
+// expected is how many deliveries the publishes so far should make.
+func (r *run) expected() uint64 { return (r.published() - r.refused()) * r.copies() }
+
+func (r *run) received() (n uint64) {
+	for _, c := range r.consumers {
+		n += c.received.Load()
+	}
+	return n
+}
+
+func (r *run) totals() (distinct, again uint64) {
+	for i := range r.ledgers {
+		d, a := r.ledgers[i].totals()
+		distinct += d
+		again += a
+	}
+	return distinct, again
+}
+
+// lost counts, stream by stream, what was published and never delivered. After the clients' end.
+func (r *run) lost() (n uint64) {
+	for _, p := range r.publishers {
+		for k, q := range p.queue {
+			if !r.o.Fanout {
+				n += r.ledgers[q].streams[p.id].missing(p.perQueue[k])
+				continue
+			}
+			for q := range r.ledgers {
+				n += r.ledgers[q].streams[p.id].missing(p.perQueue[k])
+			}
+		}
+	}
+	return n - min(n, r.refused()*r.copies())
+}
+
+// speedometer turns counters into rates.
+type speedometer struct {
+	r                   *run
+	phase               Phase
+	start, last         time.Time
+	published, consumed uint64
+}
+
+func newSpeedometer(r *run, phase Phase) *speedometer {
+	now := time.Now()
+	return &speedometer{r: r, phase: phase, start: now, last: now, published: r.published(), consumed: r.received()}
+}
+
+func (s *speedometer) sinceLast() time.Duration { return time.Since(s.last) }
+
+func (s *speedometer) next() Second {
+	now := time.Now()
+	d := now.Sub(s.last).Seconds()
+	published, consumed := s.r.published(), s.r.received()
+	sec := Second{
+		Phase:     s.phase,
+		Elapsed:   now.Sub(s.start).Seconds(),
+		Published: float64(published-s.published) / d,
+		Consumed:  float64(consumed-s.consumed) / d,
+		Backlog:   max(0, int64(s.r.expected())-int64(consumed)),
+	}
+	s.last, s.published, s.consumed = now, published, consumed
+	return sec
+}

@@ -1,0 +1,277 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// short is a run that is over soon.
+func short(url string) Options {
+	return Options{URL: url, Publishers: 1, Consumers: 1, Window: 100, Prefetch: 50, Duration: 50 * time.Millisecond, Patience: 5 * time.Second}
+}
+
+func mustRun(t *testing.T, o Options) *Report {
+	t.Helper()
+	rep, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rep
+}
+
+// urls runs a test over both protocols.
+func urls(t *testing.T, f faults, test func(t *testing.T, b *fake, url string)) {
+	t.Run("amqp", func(t *testing.T) { b := newFake(t, f); test(t, b, b.amqpURL()) })
+	t.Run("fire", func(t *testing.T) { b := newFake(t, f); test(t, b, b.fireURL()) })
+}
+
+func TestRunDeliversEverything(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"one each":           func(o *Options) {},
+		"smallest body":      func(o *Options) { o.Size = MinSize },
+		"body of two copies": func(o *Options) { o.Size = tailCopy + 5000 },
+		"body of two frames": func(o *Options) { o.Size, o.Window = 200_000, 5 },
+		"four of each":       func(o *Options) { o.Publishers, o.Consumers = 4, 4 },
+		"more queues":        func(o *Options) { o.Publishers, o.Consumers, o.Queues = 2, 3, 7 },
+		"more clients":       func(o *Options) { o.Publishers, o.Consumers, o.Queues = 5, 6, 2 },
+		"fanout":             func(o *Options) { o.Publishers, o.Consumers, o.Queues, o.Fanout = 2, 3, 4, true },
+		"acks with multiple": func(o *Options) { o.Consumers, o.Queues, o.Multiple = 1, 3, true },
+		"window of one":      func(o *Options) { o.Window, o.Prefetch = 1, 1 },
+		"paced":              func(o *Options) { o.Rate, o.Publishers = 2000, 2 },
+		"warmed up":          func(o *Options) { o.Warmup = 20 * time.Millisecond },
+	} {
+		t.Run(name, func(t *testing.T) {
+			urls(t, faults{}, func(t *testing.T, b *fake, url string) {
+				o := short(url)
+				change(&o)
+				rep := mustRun(t, o)
+				for rep.Latency.Count == 0 && o.Duration < 5*time.Second { // a busy machine did nothing in so short a time
+					o.Duration *= 5
+					rep = mustRun(t, o)
+				}
+				if err := rep.Err(); err != nil {
+					t.Error(err)
+				}
+				copies := uint64(1)
+				if o.Fanout {
+					copies = uint64(o.Queues)
+				}
+				if rep.Published == 0 || rep.Confirmed != rep.Published || rep.Consumed != rep.Published*copies || rep.Left != 0 {
+					t.Errorf("published %d, confirmed %d, consumed %d, left %d", rep.Published, rep.Confirmed, rep.Consumed, rep.Left)
+				}
+				if rep.Latency.Count == 0 || rep.ConfirmLatency.Count == 0 || rep.Latency.Max < rep.Latency.P50 || rep.Latency.P50 <= 0 {
+					t.Errorf("latency %+v, confirm latency %+v", rep.Latency, rep.ConfirmLatency)
+				}
+				if left := b.leftovers(); left != "" {
+					t.Errorf("left at the broker: %s", left)
+				}
+			})
+		})
+	}
+}
+
+func TestRunCountsLoss(t *testing.T) {
+	urls(t, faults{drop: 100}, func(t *testing.T, b *fake, url string) {
+		o := short(url)
+		o.Consumers, o.Patience = 2, 100*time.Millisecond
+		rep := mustRun(t, o)
+		if want := rep.Published / 100; rep.Lost != want || want == 0 || rep.Duplicated != 0 {
+			t.Errorf("of %d published %d lost and %d duplicated, want %d and 0", rep.Published, rep.Lost, rep.Duplicated, want)
+		}
+		if rep.Err() == nil {
+			t.Error("the loss is not an error")
+		}
+	})
+}
+
+func TestRunCountsDuplicates(t *testing.T) {
+	urls(t, faults{duplicate: 100}, func(t *testing.T, b *fake, url string) {
+		o := short(url)
+		o.Consumers = 2
+		rep := mustRun(t, o)
+		if want := rep.Published / 100; rep.Duplicated != want || want == 0 || rep.Lost != 0 {
+			t.Errorf("of %d published %d duplicated and %d lost, want %d and 0", rep.Published, rep.Duplicated, rep.Lost, want)
+		}
+		if rep.Err() == nil {
+			t.Error("the duplicates are no error")
+		}
+	})
+}
+
+func TestRunCountsRefusals(t *testing.T) {
+	urls(t, faults{refuse: 100}, func(t *testing.T, b *fake, url string) {
+		rep := mustRun(t, short(url))
+		if want := rep.Published / 100; rep.Refused != want || want == 0 || rep.Lost != 0 || rep.Duplicated != 0 {
+			t.Errorf("of %d published %d refused, %d lost, %d duplicated, want %d, 0, 0", rep.Published, rep.Refused, rep.Lost, rep.Duplicated, want)
+		}
+		if err := rep.Err(); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestRunWithoutConsumersCountsWhatIsLeft(t *testing.T) {
+	urls(t, faults{drop: 100}, func(t *testing.T, b *fake, url string) {
+		o := short(url)
+		o.Consumers, o.Queues = 0, 3
+		rep := mustRun(t, o)
+		if want := rep.Published / 100; rep.Lost != want || rep.Left != rep.Published-want || want == 0 {
+			t.Errorf("of %d published %d lost and %d left, want %d lost", rep.Published, rep.Lost, rep.Left, want)
+		}
+	})
+}
+
+func TestRunWaitsWhilePaused(t *testing.T) {
+	urls(t, faults{pause: 200}, func(t *testing.T, b *fake, url string) {
+		rep := mustRun(t, short(url))
+		if err := rep.Err(); err != nil || rep.Pauses == 0 {
+			t.Errorf("%d pauses, error %v", rep.Pauses, err)
+		}
+	})
+}
+
+func TestRunEndsWithTheBrokersWords(t *testing.T) {
+	for name, c := range map[string]struct {
+		faults   faults
+		patience time.Duration
+		want     string
+	}{
+		"closed":           {faults{end: 300}, 10 * time.Second, "INTERNAL_ERROR - told to"},
+		"confirms missing": {faults{mute: 300}, time.Second, "no confirm after"},
+		"strange body":     {faults{scramble: 300}, 10 * time.Second, "has not published"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			urls(t, c.faults, func(t *testing.T, b *fake, url string) {
+				o := short(url)
+				o.Patience, o.Duration = c.patience, 200*time.Millisecond
+				o.Consumers, o.Publishers = 2, 2
+				_, err := Run(t.Context(), o)
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("error %v, want one with %q", err, c.want)
+				}
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if len(b.queues) != 0 {
+					t.Errorf("%d queues left behind", len(b.queues))
+				}
+			})
+		})
+	}
+}
+
+func TestRunRefusesOptions(t *testing.T) {
+	for name, o := range map[string]Options{
+		"scheme": {URL: "http://localhost"},
+		"no URL": {},
+		"size":   {URL: "amqp://localhost", Size: MinSize - 1},
+		"window": {URL: "amqp://localhost", Window: -1},
+		"rate":   {URL: "amqp://localhost", Rate: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Run(t.Context(), o)
+			if _, ok := err.(*UsageError); !ok {
+				t.Errorf("error %v, want a *UsageError", err)
+			}
+		})
+	}
+}
+
+func TestRunSaysWhyItCannotConnect(t *testing.T) {
+	b := newFake(t, faults{})
+	host := b.ln.Addr().String()
+	for name, c := range map[string]struct{ url, want string }{
+		"password, amqp": {"amqp://guest:wrong@" + host, "403 ACCESS_REFUSED"},
+		"password, fire": {"fire://guest:wrong@" + host, "403 ACCESS_REFUSED"},
+		"nobody there":   {"amqp://127.0.0.1:1", "no broker answers at 127.0.0.1:1 (connection refused)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Run(t.Context(), short(c.url))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestRunStopsEarlyAndStillCounts(t *testing.T) {
+	b := newFake(t, faults{})
+	ctx, cancel := context.WithCancel(t.Context())
+	o := short(b.amqpURL())
+	o.Duration = time.Hour
+	o.Live = func(Second) { cancel() }
+	rep, err := Run(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep.Measured > 60 || rep.Published == 0 || rep.Err() != nil || len(rep.Seconds) == 0 {
+		t.Errorf("measured %v s, published %d, error %v, %d seconds", rep.Measured, rep.Published, rep.Err(), len(rep.Seconds))
+	}
+}
+
+func TestRunMeasuresTheBroker(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs /proc")
+	}
+	b := newFake(t, faults{})
+	o := short(b.amqpURL())
+	o.BrokerPID = os.Getpid() // the fake is in this process
+	var rep *Report
+	var u *Usage
+	// A busy machine gives this process little: go on until it used ten of the kernel's ticks.
+	for o.Duration = 300 * time.Millisecond; o.Duration < 30*time.Second; o.Duration *= 2 {
+		rep = mustRun(t, o)
+		if u = rep.BrokerUsage; u == nil || u.CPU >= 0.1 {
+			break
+		}
+	}
+	if u == nil || u.CPU <= 0 || u.PerDelivered <= 0 || u.PeakRSS < 1<<20 {
+		t.Fatalf("usage %+v", u)
+	}
+	// The same CPU time by the other way, in ticks of 10 ms.
+	own := rep.ClientCPU * rep.ConsumeRate * rep.Measured / 1e6
+	if d := own - u.CPU; d > own/2+0.05 || d < -own/2-0.05 {
+		t.Errorf("%.3f s of CPU by /proc, %.3f s by getrusage", u.CPU, own)
+	}
+	o.BrokerPID = 1 << 30
+	if _, err := Run(t.Context(), o); err == nil {
+		t.Error("no error for a process that does not exist")
+	}
+}
+
+func TestReportIsCompleteJSON(t *testing.T) {
+	b := newFake(t, faults{})
+	o := short(b.amqpURL())
+	o.Version, o.Rate = "1.2.3", 1000
+	raw, err := json.Marshal(mustRun(t, o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Version    string
+		Broker     struct{ Product, Protocol, Address string }
+		Parameters map[string]any
+		Latency    map[string]float64
+		Confirm    map[string]float64 `json:"confirm_latency"`
+	}
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Version != "1.2.3" || got.Broker.Product != "fake 1" || got.Broker.Protocol != "AMQP 0-9-1" || got.Broker.Address != b.ln.Addr().String() {
+		t.Errorf("%s", raw)
+	}
+	for _, name := range []string{"publishers", "consumers", "queues", "fanout", "size", "persistent", "window", "prefetch", "multiple_acks", "rate", "warmup_s", "duration_s"} {
+		if _, ok := got.Parameters[name]; !ok {
+			t.Errorf("parameter %s is missing", name)
+		}
+	}
+	for _, name := range []string{"count", "mean_us", "p50_us", "p90_us", "p95_us", "p99_us", "p999_us", "max_us"} {
+		if got.Latency[name] <= 0 || got.Confirm[name] <= 0 {
+			t.Errorf("%s is %v and %v", name, got.Latency[name], got.Confirm[name])
+		}
+	}
+}

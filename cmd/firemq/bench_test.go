@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/firemq/firemq/bench"
+)
+
+func TestBenchEmbedded(t *testing.T) {
+	for name, flags := range map[string][]string{
+		"fire, transient":  nil,
+		"fire, persistent": {"--persistent"},
+		"amqp, transient":  {"--amqp"},
+		"amqp, persistent": {"--amqp", "--persistent"},
+		"four of each":     {"--publishers", "4", "--consumers", "4", "--queues", "2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"bench", "--embedded", "--duration", "0.2", "--warmup", "0"}, flags...)
+			got := runWith(t.Context(), map[string]string{"FIREMQ_URL": "fire://127.0.0.1:1"}, "", args...)
+			if got.status != 0 || got.err != "" || !strings.Contains(got.out, " 0 lost, 0 duplicated") || strings.Contains(got.out, "\x1b") {
+				t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
+			}
+		})
+	}
+}
+
+func TestBenchJSON(t *testing.T) {
+	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--duration", "1.1s", "--warmup", "0", "--json")
+	var rep bench.Report
+	if err := json.Unmarshal([]byte(got.out), &rep); err != nil || got.status != 0 {
+		t.Fatalf("%v: status %d, output %q, error %q", err, got.status, got.out, got.err)
+	}
+	if rep.Published == 0 || rep.Parameters.Size != 256 || len(rep.Seconds) == 0 {
+		t.Errorf("%+v", rep)
+	}
+	if !strings.Contains(got.err, "published/s") {
+		t.Errorf("no live lines on standard error: %q", got.err)
+	}
+}
+
+func TestBenchWithoutBroker(t *testing.T) {
+	got := runWith(t.Context(), nil, "", "bench", "--url", "amqp://127.0.0.1:1")
+	if got.status != exitFailure || got.out != "" || !isOneLine(got.err) || !strings.Contains(got.err, "connection refused") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestBenchView(t *testing.T) {
+	rep := &bench.Report{
+		Broker:     bench.Broker{Product: "FireMQ 0.1.0", Protocol: "FMQ1"},
+		Parameters: bench.Parameters{Publishers: 1, Consumers: 2, Queues: 1, Size: 256, Persistent: true},
+		Measured:   10, PublishRate: 1234567.8, ConfirmRate: 1234567, ConsumeRate: 999.6, ConsumedBytes: 255897,
+		Published: 12345678, Lost: 1, Unsent: 2000, Pauses: 3,
+		Latency:        bench.Latency{Count: 5, P50: 1, P90: 10, P95: 100, P99: 1000, P999: 10_000, Max: 100_000},
+		ConfirmLatency: bench.Latency{Count: 5, P50: 1, P90: 10, P95: 100, P99: 1000, P999: 10_000, Max: 100_000},
+		ClientCPU:      0.25,
+		BrokerUsage:    &bench.Usage{CPU: 5, PerDelivered: 1.125, Cores: 0.5, PeakRSS: 20 << 20},
+	}
+	var b bytes.Buffer
+	v := &benchView{live: &b, out: &b, total: map[bench.Phase]time.Duration{bench.Measure: 10 * time.Second}, bar: true}
+	v.second(bench.Second{Phase: bench.Measure, Elapsed: 5, Published: 1000, Consumed: 999})
+	v.second(bench.Second{Phase: bench.Drain, Elapsed: 1, Consumed: 999, Backlog: 5000})
+	v.clear()
+	if err := v.report(rep); err != nil {
+		t.Fatal(err)
+	}
+	want := `measure
+   5.0 s         1,000 published/s           999 consumed/s
+  ████████████████████░░░░░░░░░░░░░░░░░░░░  50 %` + "\r\x1b[K" + `drain
+   1.0 s             0 published/s           999 consumed/s  5,000 to come
+
+FireMQ 0.1.0 over FMQ1, persistent messages of 256 bytes, 1 publisher, 2 consumers, 1 queue, 10.0 s
+  published     1,234,568/s
+  confirmed     1,234,567/s
+  consumed          1,000/s  0.3 MB/s
+  broker             1.12 us of CPU per message, 0.50 cores, peak RSS 20.0 MiB
+  client             0.25 us of CPU per message
+
+  latency in ms       p50       p90       p95       p99     p99.9       max
+  delivery          0.001     0.010     0.100     1.000    10.000   100.000
+  confirm           0.001     0.010     0.100     1.000    10.000   100.000
+
+  the rate was not reached: 2,000 due messages were not sent, for want of confirms
+
+  the broker made publishers wait 3 times
+
+  12,345,678 published, 1 lost, 0 duplicated
+`
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for text, want := range map[string]time.Duration{"30": 30 * time.Second, "0.5": 500 * time.Millisecond, "1m30s": 90 * time.Second, "0": 0} {
+		var d time.Duration
+		if err := newSeconds(&d, time.Hour).Set(text); err != nil || d != want {
+			t.Errorf("%s: %s, %v", text, d, err)
+		}
+	}
+	var d time.Duration
+	if err := newSeconds(&d, time.Hour).Set("soon"); err == nil || d != time.Hour {
+		t.Errorf("soon: %s, %v", d, err)
+	}
+}
+
+func TestBenchDurationOfZero(t *testing.T) {
+	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--duration", "0")
+	if got.status != exitUsage || !isOneLine(got.err) || !strings.Contains(got.err, "--duration") {
+		t.Errorf("status %d, error %q", got.status, got.err)
+	}
+}

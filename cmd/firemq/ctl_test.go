@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/firemq/firemq/server"
+)
+
+// ctlFor starts a broker and gives what runs ctl against it.
+func ctlFor(t *testing.T) func(in string, args ...string) result {
+	t.Helper()
+	s, err := server.Start(t.Context(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Ephemeral: true, Version: "9.9.9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Shutdown(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	env := map[string]string{"FIREMQ_HTTP_URL": "http://" + s.HTTPAddr().String()}
+	return func(in string, args ...string) result {
+		return runWith(t.Context(), env, in, append([]string{"ctl"}, args...)...)
+	}
+}
+
+// TestCtl goes through every verb; each line must say what is in want, with the status 0 unless want begins
+// with "!": then it is an error of one line.
+func TestCtl(t *testing.T) {
+	ctl := ctlFor(t)
+	file := filepath.Join(t.TempDir(), "definitions.json")
+	for _, step := range []struct {
+		args []string
+		in   string
+		want string
+	}{
+		{[]string{"overview"}, "", "0 queues, 7 exchanges, 0 connections"},
+		{[]string{"declare-queue", "orders", "--arg", "x-message-ttl=60000", "--arg", "x-dead-letter-exchange=dlx"}, "", "queue orders declared"},
+		{[]string{"declare-queue", "orders"}, "", "!inequivalent arg 'x-message-ttl'"},
+		{[]string{"declare-queue", "q", "--arg", "x"}, "", "!--arg x is not key=value"},
+		{[]string{"declare-exchange", "events", "topic"}, "", "exchange events declared"},
+		{[]string{"declare-exchange", "other", "fanout", "--transient", "--auto-delete", "--internal"}, "", "exchange other declared"},
+		{[]string{"declare-exchange", "bad", "x-type"}, "", "!invalid exchange type 'x-type'"},
+		{[]string{"bind", "events", "orders", "--key", "order.*"}, "", "orders bound to events"},
+		{[]string{"bind", "events", "--to-exchange", "other", "--key", "#"}, "", "other bound to events"},
+		{[]string{"bind", "events"}, "", "!name either a queue or --to-exchange"},
+		{[]string{"bind", "events", "absent"}, "", "!no queue 'absent' in vhost '/'"},
+		{[]string{"list", "bindings"}, "", "events  queue     orders       order.*"},
+		{[]string{"publish", "events", "order.new", "hello", "-H", "n=1"}, "", "published"},
+		{[]string{"publish", "", "orders"}, "from stdin", "published"},
+		{[]string{"publish", "events", "nowhere.at.all"}, "x", "!no queue received the message"},
+		{[]string{"get", "orders", "--count", "5"}, "", "from stdin"},
+		{[]string{"list", "queues"}, "", "orders  classic  true     2"},
+		{[]string{"get", "orders", "--take"}, "", "hello"},
+		{[]string{"purge", "orders"}, "", "queue orders purged"},
+		{[]string{"list", "queues", "--json"}, "", `"messages":0`},
+		{[]string{"unbind", "events", "orders"}, "", "!there is no such binding"},
+		{[]string{"unbind", "events", "orders", "--key", "order.*"}, "", "orders unbound from events"},
+		{[]string{"unbind", "events", "--to-exchange", "other", "--key", "#"}, "", "other unbound from events"},
+		{[]string{"add-user", "app", "s3cret", "--tags", "management"}, "", "user app added"},
+		{[]string{"add-user", "typed"}, "from stdin\n", "user typed added"},
+		{[]string{"set-tags", "typed", "monitoring,management"}, "", "tags of typed set"},
+		{[]string{"change-password", "app", "n3w"}, "", "password of app changed"},
+		{[]string{"list", "users"}, "", "typed  monitoring,management"},
+		{[]string{"set-permissions", "app", "--configure", `^app\.`, "--write", `^app\.`, "--read", `^app\.`}, "", "permissions of app in / set"},
+		{[]string{"declare-queue", "mine", "--user", "app", "--pass", "n3w"}, "", "!Access refused."},
+		{[]string{"declare-queue", "app.q", "--user", "app", "--pass", "n3w", "--transient"}, "", "queue app.q declared"},
+		{[]string{"list", "queues", "--user", "app", "--pass", "s3cret"}, "", "!wrong user or password"},
+		{[]string{"list", "permissions"}, "", `^app\.`},
+		{[]string{"clear-permissions", "app"}, "", "permissions of app in / cleared"},
+		{[]string{"set-policy", "ttl", "^ord", `{"message-ttl": 60000}`, "--priority", "7"}, "", "policy ttl set"},
+		{[]string{"set-policy", "ttl", "^ord", "60000"}, "", "!the definition 60000 is no JSON object"},
+		{[]string{"set-policy", "ttl", "^ord", `{"junk": 1}`}, "", "!not recognised policy settings"},
+		{[]string{"list", "policies"}, "", "ttl   ^ord     all         7"},
+		{[]string{"add-vhost", "v", "--description", "test"}, "", "vhost v added"},
+		{[]string{"list", "vhosts"}, "", "v     test"},
+		{[]string{"export", file}, "", "definitions written"},
+		{[]string{"delete-policy", "ttl"}, "", "policy ttl deleted"},
+		{[]string{"delete-queue", "orders"}, "", "queue orders deleted"},
+		{[]string{"delete-queue", "orders"}, "", "!there is no such object"},
+		{[]string{"delete-exchange", "events"}, "", "exchange events deleted"},
+		{[]string{"delete-vhost", "v"}, "", "vhost v deleted"},
+		{[]string{"import", file}, "", "definitions loaded"},
+		{[]string{"import"}, "{", "!failed_to_parse_json"},
+		{[]string{"list", "exchanges"}, "", "events              topic"},
+		{[]string{"export", "--vhost", "/"}, "", `"original_vhost_name": "/"`},
+		{[]string{"list", "connections"}, "", "NAME  USER"},
+		{[]string{"list", "channels"}, "", "NAME  USER"},
+		{[]string{"list", "consumers"}, "", "QUEUE  TAG"},
+		{[]string{"close-connection", "127.0.0.1:50000 -> 127.0.0.1:5672"}, "", "!there is no such object"},
+		{[]string{"delete-user", "app"}, "", "user app deleted"},
+		{[]string{"list", "nothing"}, "", "!there is no list of nothing"},
+		{[]string{"list"}, "", "!0 arguments do not fit"},
+		{[]string{"frobnicate"}, "", "!unknown command or argument"},
+		{nil, "", "!ctl needs a verb"},
+		{[]string{"overview", "--url", "localhost"}, "", "!--url localhost is no http:// or https:// URL"},
+		{[]string{"overview", "--url", "http://127.0.0.1:1"}, "", "!http://127.0.0.1:1 cannot be reached"},
+	} {
+		got := ctl(step.in, step.args...)
+		want, fails := strings.CutPrefix(step.want, "!")
+		switch {
+		case fails && (got.status == exitOK || got.out != "" || !isOneLine(got.err) || !strings.Contains(got.err, want)),
+			!fails && (got.status != exitOK || got.err != "" || !strings.Contains(got.out, want)):
+			t.Errorf("ctl %s\nstatus %d, error %q, output\n%s\nwant %s", strings.Join(step.args, " "), got.status, got.err, got.out, step.want)
+		}
+		if strings.Contains(got.out+got.err, "s3cret") {
+			t.Errorf("ctl %s shows a password", strings.Join(step.args, " "))
+		}
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the export, which holds password hashes: %v %v", info.Mode(), err)
+	}
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(ctl("", "list", "users", "--json").out), &list); err != nil || len(list) != 2 {
+		t.Errorf("%v %v", list, err)
+	}
+}
+
+func TestCtlTableIsSafe(t *testing.T) {
+	ctl := ctlFor(t)
+	if got := ctl("", "declare-queue", "a\x1b[2Jb\nc"); got.status != 0 || strings.Contains(got.out, "\x1b") {
+		t.Errorf("%+v", got)
+	}
+	if got := ctl("", "list", "queues"); strings.ContainsAny(got.out, "\x1b") || strings.Count(got.out, "\n") != 2 || !strings.Contains(got.out, "a?[2Jb?c") {
+		t.Errorf("%+v", got)
+	}
+}
