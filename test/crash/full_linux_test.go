@@ -1,0 +1,128 @@
+package crash
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/firemq/firemq/test/internal/brokertest"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// TestFullDisk publishes onto a disk of 192 MiB until nothing is confirmed any more, then consumes:
+// that makes room, publishing goes on without a restart, and every message arrives once, in order.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=192m"); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	b := brokertest.Start(t, brokertest.Options{Data: dir + "/data"})
+	defer b.Stop(t)
+	conn, err := amqp.Dial(b.AMQPURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ch.QueueDeclare("full", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	confirms := ch.NotifyPublish(make(chan amqp.Confirmation, 4096))
+
+	var sent, confirmed, goal atomic.Uint64
+	goal.Store(1 << 60)
+	published := make(chan error, 1)
+	go func() {
+		body := make([]byte, 50_000)
+		window := make(chan struct{}, 100)
+		go func() {
+			for c := range confirms {
+				if !c.Ack {
+					t.Errorf("message %d was refused", c.DeliveryTag)
+				}
+				confirmed.Store(c.DeliveryTag)
+				<-window
+			}
+		}()
+		for n := uint64(1); n <= goal.Load(); n++ {
+			window <- struct{}{}
+			binary.BigEndian.PutUint64(body, n)
+			err := ch.Publish("", "full", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
+			if err != nil {
+				published <- err
+				return
+			}
+			sent.Store(n)
+		}
+		published <- nil
+	}()
+
+	// Full: nothing was confirmed for two seconds.
+	last, since := uint64(0), time.Now()
+	brokertest.Eventually(t, time.Minute, "the disk to be full", func() bool {
+		if n := confirmed.Load(); n != last {
+			last, since = n, time.Now()
+		}
+		return last > 0 && time.Since(since) > 2*time.Second
+	})
+	if last < 1000 {
+		t.Errorf("full after %d messages of 50 kB", last)
+	}
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("full after %d confirmed messages, %d MiB free", last, fs.Bavail*uint64(fs.Bsize)>>20)
+
+	goal.Store(sent.Load() + 2000)
+	consumer, err := amqp.Dial(b.AMQPURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cch, err := consumer.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cch.Qos(50, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	msgs, err := cch.Consume("full", "", false, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timeout := time.After(2 * time.Minute)
+	for n := uint64(1); n <= goal.Load(); n++ {
+		select {
+		case d, ok := <-msgs:
+			if !ok {
+				t.Fatalf("the consumer ended\n%s", b.Output())
+			}
+			if got := binary.BigEndian.Uint64(d.Body); got != n {
+				t.Fatalf("message %d instead of %d", got, n)
+			}
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		case <-timeout:
+			t.Fatalf("message %d of %d does not come; %d confirmed\n%s", n, goal.Load(), confirmed.Load(), b.Output())
+		}
+	}
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Eventually(t, time.Minute, "the last confirm", func() bool { return confirmed.Load() == goal.Load() })
+	conn.Close()
+	consumer.Close()
+}

@@ -1,0 +1,363 @@
+package oracle
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/broker/auth"
+	"github.com/firemq/firemq/broker/policy"
+	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/server"
+)
+
+// side is one of the two brokers as a script needs it. Any goroutine.
+type side interface {
+	addr() string
+	// putUser makes a user with password "pw" or replaces its tags.
+	putUser(name, tags string) error
+	deleteUser(name string)
+	setPermissions(user, vhost, configure, write, read string) error
+	clearPermissions(user, vhost string) error
+	setTopicPermission(user, vhost, exchange, write, read string) error
+	putPolicy(vhost string, p policyDef) error
+	deletePolicy(vhost string, p policyDef) error
+	setVHostLimit(vhost, limit string, n int) error // negative: none
+	setUserLimit(user, limit string, n int) error
+}
+
+// policyDef is a policy, or an operator policy.
+type policyDef struct {
+	name, pattern, applyTo string
+	operator               bool
+	priority               int
+	definition             table.Table
+}
+
+// rabbit is a RabbitMQ node.
+type rabbit struct {
+	amqp, api string
+	dir       string    // "": not ours
+	cmd       *exec.Cmd // the group leader of all its processes
+	epmd      string    // the port of its epmd
+	exited    chan error
+	output    bytes.Buffer // of cmd, once exited
+}
+
+const (
+	rabbitServer = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+	startLimit   = 90 * time.Second
+)
+
+// startRabbit starts a node, or says why it can't.
+func startRabbit() (r *rabbit, skip string, err error) {
+	if *rabbitFlag != "" {
+		amqp, api, _ := strings.Cut(*rabbitFlag, ",")
+		r = &rabbit{amqp: amqp, api: api}
+		return r, "", r.prepare()
+	}
+	if _, err := os.Stat(rabbitServer); err != nil {
+		return nil, "RabbitMQ is not installed (make deps does it, as root on Debian): " + err.Error(), nil
+	}
+	dir, err := os.MkdirTemp("", "oracle-")
+	if err != nil {
+		return nil, "", err
+	}
+	ports, err := freePorts(4)
+	if err != nil {
+		return nil, "", err
+	}
+	r = &rabbit{
+		amqp: "127.0.0.1:" + ports[0], api: "127.0.0.1:" + ports[1], epmd: ports[3],
+		dir: dir, exited: make(chan error, 1),
+	}
+	config := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n", r.amqp, ports[1])
+	for name, content := range map[string]string{"rabbitmq.conf": config, "plugins": "[rabbitmq_management]."} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			return nil, "", err
+		}
+	}
+	r.cmd = exec.Command(rabbitServer)
+	r.cmd.Dir = dir
+	r.cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + dir, // HOME: a cookie of its own
+		"RABBITMQ_NODENAME=oracle" + ports[0] + "@localhost",
+		"RABBITMQ_NODE_PORT=" + ports[0], "RABBITMQ_DIST_PORT=" + ports[2],
+		"RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(dir, "log"),
+		"RABBITMQ_CONFIG_FILE=" + filepath.Join(dir, "rabbitmq.conf"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "plugins"),
+		"ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT=" + r.epmd,
+	}
+	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
+	// The start script stops the node on SIGTERM, which it gets should the test die.
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the signal comes when the thread ends that started the process
+		started <- r.cmd.Start()
+		r.exited <- r.cmd.Wait()
+	}()
+	if err := <-started; err != nil {
+		return nil, "", fmt.Errorf("start RabbitMQ: %w", err)
+	}
+	deadline := time.Now().Add(startLimit)
+	for {
+		err := r.call("GET", "/api/overview", nil)
+		if err == nil {
+			break
+		}
+		select {
+		case <-r.exited:
+			return nil, "", fmt.Errorf("RabbitMQ ended at its start:\n%s", &r.output)
+		case <-time.After(100 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			r.stop()
+			return nil, "", fmt.Errorf("RabbitMQ is not up after %s: %w", startLimit, err)
+		}
+	}
+	if err := r.prepare(); err != nil {
+		r.stop()
+		return nil, "", err
+	}
+	return r, "", nil
+}
+
+// freePorts gives n ports that were free a moment ago.
+func freePorts(n int) (ports []string, err error) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		ports = append(ports, port)
+	}
+	return ports, nil
+}
+
+// prepare makes the workers' vhosts.
+func (r *rabbit) prepare() error {
+	for w := range 2 * workers {
+		if err := r.call("PUT", "/api/vhosts/"+vhost(w), nil); err != nil {
+			return err
+		}
+		if err := r.setPermissions("guest", vhost(w), ".*", ".*", ".*"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stop kills the node: nothing in its folder is worth an orderly end.
+func (r *rabbit) stop() error {
+	if r.dir == "" {
+		return nil
+	}
+	if err := syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-r.exited
+	// epmd refuses to end while it knows a node, for a moment after the node's death.
+	var out []byte
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
+		epmd := exec.Command("epmd", "-port", r.epmd, "-kill")
+		if out, _ = epmd.CombinedOutput(); !bytes.Contains(out, []byte("not allowed")) {
+			return os.RemoveAll(r.dir)
+		}
+	}
+	return fmt.Errorf("epmd: %s", out)
+}
+
+func (r *rabbit) addr() string { return r.amqp }
+
+func (r *rabbit) call(method, path string, body any) error {
+	var payload io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		payload = bytes.NewReader(b)
+	}
+	req, err := http.NewRequest(method, "http://"+r.api+path, payload)
+	if err != nil {
+		return err
+	}
+	req.SetBasicAuth("guest", "guest")
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= 300 {
+		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	}
+	return nil
+}
+
+func (r *rabbit) putUser(name, tags string) error {
+	return r.call("PUT", "/api/users/"+url.PathEscape(name), map[string]string{"password": "pw", "tags": tags})
+}
+
+func (r *rabbit) deleteUser(name string) { r.call("DELETE", "/api/users/"+url.PathEscape(name), nil) }
+
+func (r *rabbit) setPermissions(user, vhost, configure, write, read string) error {
+	return r.call("PUT", "/api/permissions/"+vhost+"/"+url.PathEscape(user),
+		map[string]string{"configure": configure, "write": write, "read": read})
+}
+
+func (r *rabbit) clearPermissions(user, vhost string) error {
+	return r.call("DELETE", "/api/permissions/"+vhost+"/"+url.PathEscape(user), nil)
+}
+
+func (r *rabbit) setTopicPermission(user, vhost, exchange, write, read string) error {
+	return r.call("PUT", "/api/topic-permissions/"+vhost+"/"+url.PathEscape(user),
+		map[string]string{"exchange": exchange, "write": write, "read": read})
+}
+
+func (p *policyDef) path(vhost string) string {
+	kind := "policies"
+	if p.operator {
+		kind = "operator-policies"
+	}
+	return "/api/" + kind + "/" + vhost + "/" + url.PathEscape(p.name)
+}
+
+func (r *rabbit) putPolicy(vhost string, p policyDef) error {
+	return r.call("PUT", p.path(vhost), map[string]any{
+		"pattern": p.pattern, "apply-to": p.applyTo, "priority": p.priority, "definition": p.definition.Map(),
+	})
+}
+
+func (r *rabbit) deletePolicy(vhost string, p policyDef) error {
+	return r.call("DELETE", p.path(vhost), nil)
+}
+
+func (r *rabbit) setVHostLimit(vhost, limit string, n int) error {
+	return r.setLimit("/api/vhost-limits/"+vhost+"/"+limit, n)
+}
+
+func (r *rabbit) setUserLimit(user, limit string, n int) error {
+	return r.setLimit("/api/user-limits/"+url.PathEscape(user)+"/"+limit, n)
+}
+
+func (r *rabbit) setLimit(path string, n int) error {
+	if n < 0 {
+		return r.call("DELETE", path, nil)
+	}
+	return r.call("PUT", path, map[string]int{"value": n})
+}
+
+// fire is a FireMQ in this process, with a journal on disk.
+type fire struct {
+	s   *server.Server
+	dir string
+}
+
+func startFire() (*fire, error) {
+	dir, err := os.MkdirTemp("", "oracle-fire-")
+	if err != nil {
+		return nil, err
+	}
+	type named struct {
+		Name string `json:"name"`
+	}
+	vhosts := []named{{"/"}}
+	for w := range 2 * workers {
+		vhosts = append(vhosts, named{vhost(w)})
+	}
+	definitions, err := json.Marshal(map[string]any{"vhosts": vhosts})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "definitions.json"), definitions, 0o644); err != nil {
+		return nil, err
+	}
+	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", Data: dir, NoSync: true, Version: "test"})
+	if err != nil {
+		return nil, err
+	}
+	return &fire{s, dir}, nil
+}
+
+func (f *fire) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return errors.Join(f.s.Shutdown(ctx), os.RemoveAll(f.dir))
+}
+
+func (f *fire) addr() string { return f.s.AMQPAddr().String() }
+
+func (f *fire) putUser(name, tags string) error {
+	users := f.s.Broker().Users()
+	err := users.AddUser(name, "pw", tags)
+	if errors.Is(err, auth.ErrUserExists) {
+		return users.SetTags(name, tags)
+	}
+	return err
+}
+
+func (f *fire) deleteUser(name string) { f.s.Broker().Users().DeleteUser(name) }
+
+func (f *fire) setPermissions(user, vhost, configure, write, read string) error {
+	_, err := f.s.Broker().Users().SetPermissions(auth.Permission{User: user, VHost: vhost, Configure: configure, Write: write, Read: read})
+	return err
+}
+
+func (f *fire) clearPermissions(user, vhost string) error {
+	f.s.Broker().Users().ClearPermissions(user, vhost)
+	return nil
+}
+
+func (f *fire) setTopicPermission(user, vhost, exchange, write, read string) error {
+	_, err := f.s.Broker().Users().SetTopicPermission(auth.TopicPermission{User: user, VHost: vhost, Exchange: exchange, Write: write, Read: read})
+	return err
+}
+
+func (f *fire) putPolicy(vhost string, p policyDef) error {
+	made, err := policy.Make(p.name, p.pattern, p.definition, int64(p.priority), p.applyTo, p.operator)
+	if err != nil {
+		return err
+	}
+	return plain(f.s.Broker().PutPolicy(broker.PolicyDef{VHost: vhost, Operator: p.operator, Policy: made}))
+}
+
+func (f *fire) deletePolicy(vhost string, p policyDef) error {
+	return plain(f.s.Broker().DeletePolicy(vhost, p.name, p.operator))
+}
+
+func (f *fire) setVHostLimit(vhost, limit string, n int) error {
+	return plain(f.s.Broker().SetVHostLimit(vhost, limit, n))
+}
+
+func (f *fire) setUserLimit(user, limit string, n int) error {
+	return f.s.Broker().Users().SetLimit(user, limit, n)
+}
+
+func plain(e *broker.Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
+}

@@ -1,0 +1,383 @@
+package oracle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestRandom plays scripts that are made up from a seed. Where the brokers differ, it prints the
+// shortest script it finds that still makes them; -seed plays one seed again, and the printed script
+// can be put among the written cases as it is.
+func TestRandom(t *testing.T) {
+	b := both(t)
+	var seeds []uint64
+	if *seedFlag != 0 {
+		seeds = []uint64{*seedFlag}
+	} else {
+		for i := range *seedsFlag {
+			seeds = append(seeds, *firstFlag+uint64(i))
+		}
+	}
+	work := make(chan uint64)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var unstable []uint64 // guarded by mu
+	for w := range workers {
+		wg.Go(func() {
+			for seed := range work {
+				sc := generate(seed)
+				r, err := run(sc, b.rabbit, b.fire, vhost(w), vhost(w), grace)
+				if err != nil {
+					t.Errorf("seed %d: %v\n%s", seed, err, sc)
+					continue
+				}
+				if *verboseFlag {
+					t.Logf("seed %d\n%s", seed, strings.Join(r.rabbit, "\n"))
+				}
+				if r.same() {
+					continue
+				}
+				if !stable(b, sc, w) {
+					mu.Lock()
+					unstable = append(unstable, seed)
+					mu.Unlock()
+					continue
+				}
+				sc, r = shrink(b, sc, r, w)
+				t.Errorf("the brokers differ; replay: go test ./test/oracle -run TestRandom -seed %d\n%s\n(-RabbitMQ +FireMQ)\n%s",
+					seed, sc, strings.Join(r.diff(), "\n"))
+			}
+		})
+	}
+	for i, seed := range seeds {
+		if i > 0 && i%500 == 0 {
+			t.Logf("%d seeds", i)
+		}
+		work <- seed
+	}
+	close(work)
+	wg.Wait()
+	// RabbitMQ has races of its own; a generator that runs into them all the time compares nothing.
+	if len(unstable) > 0 {
+		t.Logf("RabbitMQ itself answers these differently from run to run: %v", unstable)
+	}
+	if len(unstable) > 1+len(seeds)/20 {
+		t.Errorf("%d of %d seeds depend on timing", len(unstable), len(seeds))
+	}
+}
+
+// stable reports whether a script that made the brokers differ does so again, while RabbitMQ agrees
+// with itself.
+func stable(b *brokers, sc *script, w int) bool {
+	again, err := run(sc, b.rabbit, b.fire, vhost(w), vhost(w), grace)
+	if err != nil || again.same() {
+		return false
+	}
+	self, err := run(sc, b.rabbit, b.rabbit, vhost(w), vhost(w+workers), shortGrace)
+	return err == nil && self.same()
+}
+
+const shrinkLimit = time.Minute
+
+// shrink deletes steps as long as the brokers still differ.
+func shrink(b *brokers, sc *script, r *result, w int) (*script, *result) {
+	deadline := time.Now().Add(shrinkLimit)
+	for size := max(len(sc.steps)/2, 1); size > 0; size /= 2 {
+		for at := len(sc.steps) - size; at >= 0; at -= size {
+			if time.Now().After(deadline) {
+				return sc, r
+			}
+			less := &script{name: sc.name, random: true, steps: slices.Delete(slices.Clone(sc.steps), at, at+size)}
+			got, err := run(less, b.rabbit, b.fire, vhost(w), vhost(w), shortGrace)
+			if err == nil && !got.same() {
+				sc, r = less, got
+			}
+		}
+	}
+	return sc, r
+}
+
+// generator makes a script up. It keeps to what RabbitMQ answers the same each time: a queue has at
+// most one consumer, on a channel of its own, which has a limit for the channel or a consumer without
+// acks but not both; dead letters go from a queue to the next one only; no queue is lazy; messages do
+// not expire in a queue with priorities.
+type generator struct {
+	*rand.Rand
+	lines     []string
+	declare   [queues]string // how each queue is declared
+	consuming [queues]bool
+	policies  [queues]bool // there is one for the queue
+	bodies    int
+	timed     bool // messages expire after a while; then no queue has priorities
+}
+
+const (
+	queues    = 4
+	exchanges = 3
+	steps     = 40
+)
+
+func generate(seed uint64) *script {
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
+	g.timed = g.chance(2)
+	for i := range queues {
+		g.declare[i] = g.queue(i)
+		g.add("a 9 %s", g.declare[i])
+	}
+	for i := range exchanges {
+		g.exchange(i)
+	}
+	for range 4 {
+		g.bind()
+	}
+	if g.chance(2) {
+		g.add("b 1 confirm.select")
+	}
+	if g.chance(2) {
+		g.add("b 2 tx.select")
+	}
+	for range steps {
+		g.step()
+	}
+	for i := range queues {
+		g.add(`c 1 queue.declare queue="q%d" passive`, i)
+		g.add(`c 1 basic.get queue="q%d"`, i)
+	}
+	all, err := parseScripts(fmt.Sprintf("== random: seed %d\n%s\n", seed, strings.Join(g.lines, "\n")))
+	if err != nil {
+		panic("BUG: the generator made no script: " + err.Error())
+	}
+	all[0].random = true
+	return all[0]
+}
+
+func (g *generator) add(format string, args ...any) {
+	g.lines = append(g.lines, fmt.Sprintf(format, args...))
+}
+
+// chance is true once in n times.
+func (g *generator) chance(n int) bool { return g.IntN(n) == 0 }
+
+func (g *generator) one(of ...string) string { return of[g.IntN(len(of))] }
+
+func (g *generator) queue(i int) string {
+	var args []string
+	add := func(format string, a ...any) { args = append(args, fmt.Sprintf(format, a...)) }
+	if g.chance(3) {
+		add("x-max-length=I%d", g.IntN(4))
+	}
+	if g.chance(5) {
+		add("x-max-length-bytes=I%d", g.IntN(12))
+	}
+	if g.chance(2) {
+		overflow := "drop-head"
+		if i%2 == 0 { // the others' consumers may have a limit for the channel
+			overflow = g.one("drop-head", "reject-publish", "reject-publish-dlx")
+		}
+		add("x-overflow=S%q", overflow)
+	}
+	if !g.timed && g.chance(3) {
+		add("x-max-priority=I%d", g.one("0", "1", "3", "10")[0]-'0')
+	}
+	if g.chance(5) {
+		add("x-message-ttl=I%s", map[bool]string{true: g.one("0", "60000"), false: "60000"}[g.timed])
+	}
+	if i+1 < queues && !g.chance(3) {
+		add(`x-dead-letter-exchange=S""`)
+		add(`x-dead-letter-routing-key=S"q%d"`, i+1)
+	} else if g.chance(4) {
+		add(`x-dead-letter-exchange=S"missing"`)
+	}
+	line := fmt.Sprintf(`queue.declare queue="q%d"`, i)
+	if g.chance(2) {
+		line += " durable"
+	}
+	if g.chance(8) {
+		line += " auto-delete"
+	}
+	if len(args) > 0 {
+		line += " arguments={" + strings.Join(args, " ") + "}"
+	}
+	return line
+}
+
+// redeclare declares a queue while no transaction is under way: one to the default exchange or to a
+// deleted queue finds the new queue of that name in RabbitMQ alone.
+func (g *generator) redeclare(line string) {
+	g.add("b 2 channel.close reply-code=200")
+	g.add("a 9 %s", line)
+}
+
+// policy puts a policy on one queue, or takes it away.
+func (g *generator) policy(i int) {
+	if g.policies[i] && g.chance(2) {
+		g.policies[i] = false
+		g.add(`unpolicy name="p%d"`, i)
+		return
+	}
+	g.policies[i] = true
+	definition := fmt.Sprintf("max-length=I%d", g.IntN(4))
+	if g.chance(3) {
+		definition += fmt.Sprintf(" max-length-bytes=I%d", g.IntN(12))
+	}
+	if i+1 < queues && g.chance(2) {
+		definition += fmt.Sprintf(` dead-letter-exchange=S"" dead-letter-routing-key=S"q%d"`, i+1)
+	}
+	g.add(`policy name="p%d" pattern="^q%d$" apply-to="queues" definition={%s}`, i, i, definition)
+}
+
+func (g *generator) exchange(i int) {
+	line := fmt.Sprintf(`a 9 exchange.declare exchange="e%d" type=%q`, i, g.one("direct", "fanout", "topic", "headers"))
+	if g.chance(3) {
+		line += " durable"
+	}
+	if g.chance(6) {
+		line += " auto-delete"
+	}
+	if g.chance(4) {
+		line += fmt.Sprintf(` arguments={alternate-exchange=S"e%d"}`, g.IntN(exchanges))
+	}
+	g.add("%s", line)
+}
+
+func (g *generator) key() string { return g.one("a", "a.b", "a.b.c", "b", "") }
+
+func (g *generator) binding() string {
+	key := g.one(g.key(), "#", "a.*", "*.b", "a.#", "#.c")
+	args := ""
+	if g.chance(2) {
+		args = fmt.Sprintf(" arguments={x-match=S%q h=%s i=I%d}", g.one("all", "any", "all-with-x", "any-with-x"), g.one(`S"x"`, `S"y"`, "V"), g.IntN(2))
+	}
+	return fmt.Sprintf(`routing-key=%q%s`, key, args)
+}
+
+func (g *generator) bind() {
+	verb := g.one("bind", "bind", "bind", "unbind")
+	if g.chance(4) {
+		g.add(`a 9 exchange.%s source="e%d" destination="e%d" %s`, verb, g.IntN(exchanges), g.IntN(exchanges), g.binding())
+		return
+	}
+	g.add(`a 9 queue.%s queue="q%d" exchange="e%d" %s`, verb, g.IntN(queues), g.IntN(exchanges), g.binding())
+}
+
+func (g *generator) publish(channel string) {
+	g.bodies++
+	var where, props []string
+	if g.chance(2) {
+		where = append(where, fmt.Sprintf(`routing-key="q%d"`, g.IntN(queues)))
+	} else {
+		where = append(where, fmt.Sprintf(`exchange="e%d" routing-key=%q`, g.IntN(exchanges), g.key()))
+	}
+	if g.chance(3) {
+		where = append(where, "mandatory")
+	}
+	if g.chance(2) {
+		props = append(props, "delivery-mode="+g.one("1", "2"))
+	}
+	if g.chance(2) {
+		props = append(props, fmt.Sprintf("priority=%d", g.IntN(12)))
+	}
+	if g.chance(6) {
+		props = append(props, fmt.Sprintf("expiration=%q", g.expiration()))
+	}
+	if g.chance(3) {
+		headers := fmt.Sprintf("h=%s i=%s", g.one(`S"x"`, `S"z"`, "V"), g.one("I0", "l1", "b1"))
+		if g.chance(4) {
+			headers += fmt.Sprintf(` %s=A[S"q%d" S"a"]`, g.one("CC", "BCC"), g.IntN(queues))
+		}
+		props = append(props, "headers={"+headers+"}")
+	}
+	if g.chance(10) {
+		props = append(props, `message-id="m" type="t" correlation-id="c"`)
+	}
+	line := fmt.Sprintf(`%s publish %s "m%d" %s`, channel, strings.Join(where, " "), g.bodies, strings.Join(props, " "))
+	if strings.Contains(line, `expiration="30"`) {
+		g.add("+%s", strings.TrimSpace(line))
+		g.add("quiet 80ms")
+		return
+	}
+	g.add("%s", strings.TrimSpace(line))
+}
+
+func (g *generator) expiration() string {
+	if g.timed {
+		return g.one("0", "30", "60000", "bad")
+	}
+	return g.one("60000", "bad")
+}
+
+func (g *generator) step() {
+	i := g.IntN(queues)
+	own := fmt.Sprintf("a %d", i+1)           // the channel of this queue's consumer
+	any := g.one(own, own, own, "b 3", "b 3") // where something may be unacked
+	tag := g.one("$0", "$0", "$-1", "$1")
+	switch g.IntN(30) {
+	case 0, 1, 2, 3, 4, 5, 6, 7:
+		g.publish(g.one("b 1", "b 1", "b 2", "b 4", own))
+	case 8, 9, 10:
+		if !g.consuming[i] {
+			g.consuming[i] = true
+			noAck := ""
+			if i%2 == 1 && g.chance(2) {
+				noAck = " no-ack"
+			}
+			g.add(`%s basic.consume queue="q%d" consumer-tag="t%d"%s`, own, i, i, noAck)
+		} else {
+			g.add("%s basic.ack delivery-tag=%s", own, tag)
+		}
+	case 11, 12:
+		g.add(`b 3 basic.get queue="q%d"%s`, i, g.one("", "", " no-ack"))
+	case 13, 14, 15:
+		g.add("%s basic.ack delivery-tag=%s%s", any, tag, g.one("", "", " multiple"))
+	case 16, 17:
+		g.add("%s basic.nack delivery-tag=%s%s%s", any, tag, g.one("", " multiple"), g.one("", " requeue"))
+	case 18, 19:
+		g.add("%s basic.reject delivery-tag=%s%s", any, tag, g.one("", " requeue"))
+	case 20:
+		g.add("%s basic.qos prefetch-count=%d%s", own, g.IntN(4), [2]string{g.one("", " global")}[i%2])
+	case 21:
+		g.add("%s basic.recover requeue", any)
+	case 22:
+		g.add(`%s basic.cancel consumer-tag="t%d"`, own, i)
+		g.consuming[i] = false
+	case 23:
+		g.add("%s channel.close reply-code=200", any)
+		if any == own {
+			g.consuming[i] = false
+		}
+	case 24:
+		g.add("b 2 tx.%s", g.one("commit", "commit", "rollback", "select"))
+	case 25:
+		g.bind()
+	case 26:
+		g.add(`c 1 queue.declare queue="q%d" passive`, i)
+	case 27:
+		switch g.IntN(4) {
+		case 0:
+			g.add(`c 1 queue.purge queue="q%d"`, i)
+		case 1:
+			g.add(`c 1 queue.delete queue="q%d"%s`, i, g.one("", " if-empty", " if-unused"))
+			// RabbitMQ may take a consumer of the new queue for one of the old.
+			g.add("%s channel.close reply-code=200", own)
+			g.redeclare(g.declare[i])
+			g.consuming[i] = false
+		case 2:
+			g.redeclare(g.queue(i)) // most likely inequivalent
+		case 3:
+			g.exchange(g.IntN(exchanges))
+		}
+	case 28:
+		if g.chance(2) {
+			g.policy(i)
+		} else {
+			g.add("b 2 %s", g.one("tx.select", "tx.commit"))
+		}
+	case 29:
+		g.add("%s basic.ack delivery-tag=%s", any, g.one("1", "2", "3", "99"))
+	}
+}
