@@ -1,0 +1,104 @@
+package tidy
+
+// arrows says which packages of this module a package may import. Arrows only go down: a package
+// stands below those that import it.
+var arrows = map[string][]string{
+	// Bytes and values, without state.
+	"pool":             {},
+	"frames/table":     {},
+	"frames/amqp":      {"broker/message", "frames/table"}, // message: the codec of stored properties
+	"frames/amqp/text": {"frames/amqp", "frames/table"},
+	"frames/amqp/gen":  {},
+	"frames/fmq1":      {"broker/message", "frames/table"},
+	"internal/vfs":     {},
+	"internal/tidy":    {},
+
+	// What clients and the broker have in common of transports.
+	"internal/websocket": {},
+	"internal/transport": {"internal/websocket"},
+
+	// The broker: decides, without sockets or wire frames.
+	"broker/message":     {"frames/table", "pool"},
+	"broker/queue":       {"broker/message"},
+	"broker/policy":      {"broker/queue", "frames/table"},
+	"broker/auth":        {},
+	"broker/definitions": {"broker", "broker/auth", "broker/policy", "broker/queue", "frames/table", "internal/vfs", "route"},
+	"route":              {"frames/table"},
+	"journal":            {"internal/vfs", "pool"},
+	"broker": {
+		"broker/auth", "broker/message", "broker/policy", "broker/queue", "frames/table",
+		"internal/vfs", "journal", "pool", "route",
+	},
+
+	// Bytes in, broker calls, bytes out; and sockets, which know no protocol.
+	"session":      {"pool"},
+	"session/amqp": {"broker", "broker/message", "broker/queue", "frames/amqp", "frames/table", "pool", "session"},
+	"session/fmq1": {"broker", "broker/message", "broker/queue", "frames/fmq1", "frames/table", "pool", "session"},
+	"loop":         {"internal/websocket", "pool"},
+
+	// What joins and shows them.
+	"mgmt": {
+		"broker", "broker/auth", "broker/message", "broker/policy", "broker/queue", "frames/table", "mgmt/api", "route",
+	},
+	"mgmt/api": {},
+	"server": {
+		"broker", "broker/definitions", "broker/message", "frames/amqp", "frames/fmq1", "internal/vfs",
+		"loop", "mgmt", "session/amqp", "session/fmq1",
+	},
+	"": {"server"}, // package firemq
+
+	// Clients and commands.
+	"sdk/go":     {"frames/fmq1", "frames/table", "internal/transport"},
+	"bench":      {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
+	"cmd/firemq": {"bench", "mgmt/api", "sdk/go", "server"},
+
+	// Tests of the whole and programs for readers.
+	"test/internal/brokertest": {},
+	"test/internal/suite":      {},
+	"examples/go/hello":        {},
+}
+
+// testArrows says what the tests of a package may import beside its arrows and itself.
+var testArrows = map[string][]string{
+	"":              {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
+	"frames/amqp":   {"frames/amqp/text"},
+	"loop":          {"session"}, // that a connection is the outbox that sessions need
+	"session/amqp":  {"broker/auth", "frames/amqp/text", "internal/vfs"},
+	"session/fmq1":  {"broker/auth", "internal/vfs"},
+	"sdk/go":        {""}, // a whole broker
+	"server":        {"internal/transport", "pool", "sdk/go"},
+	"test/compat":   {"test/internal/brokertest"},
+	"test/crash":    {"test/internal/brokertest"},
+	"test/oracle":   {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
+	"test/pressure": {"sdk/go", "test/internal/brokertest"},
+	"mgmt":          {"server"}, // a whole broker
+
+	"test/compat/go":            {"test/internal/brokertest"},
+	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
+}
+
+// homes says which packages may import a module of others. Most have one home, so that replacing
+// one touches one package.
+var homes = map[string][]string{
+	"github.com/panjf2000/gnet/v2":            {"loop"},
+	"github.com/tinylib/msgp":                 {"frames/fmq1"},
+	"github.com/valyala/fasthttp":             {"loop", "mgmt"},
+	"github.com/fasthttp/websocket":           {"loop"},
+	"github.com/cespare/xxhash/v2":            {"journal", "route"},
+	"github.com/VictoriaMetrics/metrics":      {"mgmt"},
+	"github.com/HdrHistogram/hdrhistogram-go": {"bench"},
+	"github.com/spf13/cobra":                  {"cmd/firemq"},
+	"github.com/spf13/pflag":                  {"cmd/firemq"},
+	"github.com/pelletier/go-toml/v2":         {"server"},
+	"golang.org/x/term":                       {"cmd/firemq"},
+	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
+	"github.com/rabbitmq/amqp091-go":          {"examples/go/hello"},
+}
+
+// testModules are for tests only, of any package.
+var testModules = []string{
+	"github.com/rabbitmq/amqp091-go",
+	"github.com/tinylib/msgp",
+	"go.uber.org/goleak",
+	"pgregory.net/rapid",
+}
