@@ -293,6 +293,13 @@ func testModel(t *testing.T) {
 					}
 					head := m.ready[m.head()]
 					if m.waits(head, committed) {
+						// Which of its equals the queue asked in vain before is its own choice.
+						for _, c := range takers {
+							c.parked = c.blocked() && c.state == parked
+						}
+						if len(m.takers()) == 0 {
+							continue
+						}
 						break
 					}
 					open := slices.DeleteFunc(slices.Clone(takers), (*modelConsumer).blocked)
