@@ -58,10 +58,10 @@ func TestManyDeliveriesSettleInPieces(t *testing.T) {
 	}
 	c.end()
 	unacked(0)
-	traffic := b.Traffic()
-	if got := traffic.Total().Ack; got != n-10 {
-		t.Errorf("%d acked, want %d", got, n-10)
-	}
+	until(t, "the count of the acks", func() bool {
+		traffic := b.Traffic()
+		return traffic.Total().Ack == n-10
+	})
 	c.Close()
 
 	pub.flood("q", n)
