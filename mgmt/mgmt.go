@@ -11,6 +11,7 @@ package mgmt
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -268,6 +269,9 @@ func (s *Server) serve(c *fasthttp.RequestCtx) {
 		return
 	}
 	switch {
+	case path == "/":
+		c.SetContentType("text/plain; charset=utf-8")
+		fmt.Fprintf(c, "FireMQ %s\n\n/api       RabbitMQ's management API\n/metrics   for Prometheus\n/healthz   ok while the broker serves\n/fire      WebSocket\n", s.opt.Version)
 	case path == "/healthz":
 		c.SetContentType("text/plain; charset=utf-8")
 		c.WriteString("ok\n")

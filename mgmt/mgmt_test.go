@@ -165,3 +165,19 @@ func names(list []object) string {
 	}
 	return strings.Join(all, " ")
 }
+
+// What a person sees who opens the listener's address, and what a probe sees.
+func TestPlacesWithoutLogin(t *testing.T) {
+	c := start(t).as("", "")
+	for path, want := range map[string]string{"//": "FireMQ 9.9.9\n", "//healthz": "ok\n", "//metrics": "rabbitmq_connections"} {
+		if a := c.do("GET", path, nil); a.status != 200 || !strings.Contains(a.body, want) {
+			t.Errorf("%s: %d %.80q, want %q", path, a.status, a.body, want)
+		}
+	}
+	if a := c.do("GET", "//nowhere", nil); a.status != 404 {
+		t.Errorf("a place that does not exist: %d", a.status)
+	}
+	if a := c.do("POST", "//healthz", nil); a.status != 405 {
+		t.Errorf("POST: %d", a.status)
+	}
+}
