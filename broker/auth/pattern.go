@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"unsafe"
+
+	compiled "github.com/firemq/firemq/broker/pattern"
 )
 
 // decisions is how many answers a pattern remembers. Names beyond that, or longer than
@@ -17,9 +19,8 @@ const (
 
 // pattern is a compiled permission pattern with its latest answers. Any goroutine.
 type pattern struct {
-	re    *regexp.Regexp // nil: all decides
-	all   bool           // everything matches, else the empty name alone
-	ahead []lookahead    // all must hold as well
+	re  *compiled.Regexp // nil: all decides
+	all bool             // everything matches, else the empty name alone
 
 	seed maphash.Seed
 	seen []atomic.Pointer[decision] // by hash of the name
@@ -33,12 +34,10 @@ type decision struct {
 // compile reads a pattern. It is found anywhere in a name unless it anchors itself; the empty
 // one stands for "^$".
 //
-// Syntax is Go's (RE2), RabbitMQ's is PCRE. What differs: RE2 has no back references, atomic
-// groups or possessive repeats, and lookahead is understood in one place only, the widespread
-// "^(?!amq\\.)..." (see lookahead). Such a pattern is refused when it is set, never taken for
-// another. Counted repeats end at 1,000; "$" means the very end where PCRE also accepts a final
-// line feed; "." and classes take a UTF-8 character where PCRE takes a byte. In return, no
-// pattern takes more than linear time.
+// Syntax is that of package pattern (RE2 and the widespread lookahead), RabbitMQ's is PCRE. What else
+// differs: counted repeats end at 1,000; "$" means the very end where PCRE also accepts a final line feed;
+// "." and classes take a UTF-8 character where PCRE takes a byte. What cannot be read is refused when
+// it is set.
 func compile(expr string) (*pattern, error) {
 	switch expr {
 	case "":
@@ -46,12 +45,11 @@ func compile(expr string) (*pattern, error) {
 	case ".*":
 		return &pattern{all: true}, nil
 	}
-	ahead, rest := cutLookaheads(expr)
-	re, err := regexp.Compile(rest)
+	re, err := compiled.Compile(expr)
 	if err != nil {
 		return nil, &PatternError{expr, err}
 	}
-	return &pattern{re: re, ahead: ahead, seed: maphash.MakeSeed(), seen: make([]atomic.Pointer[decision], decisions)}, nil
+	return &pattern{re: re, seed: maphash.MakeSeed(), seen: make([]atomic.Pointer[decision], decisions)}, nil
 }
 
 // expand puts names in place of a topic pattern's variables, taken literally.
@@ -67,21 +65,12 @@ func (p *pattern) match(name string) bool {
 	if d := at.Load(); d != nil && d.name == name {
 		return d.matches
 	}
-	d := &decision{name, p.run(name)}
+	d := &decision{name, p.re.MatchString(name)}
 	if len(name) <= maxRemembered {
 		d.name = strings.Clone(name)
 		at.Store(d)
 	}
 	return d.matches
-}
-
-func (p *pattern) run(name string) bool {
-	for _, l := range p.ahead {
-		if l.re.MatchString(name) != l.want {
-			return false
-		}
-	}
-	return p.re.MatchString(name)
 }
 
 // matchBytes looks at name during the call only.

@@ -1,10 +1,12 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/firemq/firemq/broker/pattern"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
 )
@@ -37,7 +39,7 @@ type Policy struct {
 	Priority   int64
 	Definition table.Table
 
-	pattern *pattern
+	pattern *pattern.Regexp
 	targets Target // of ApplyTo
 	fits    Target // that know every key of Definition
 }
@@ -114,8 +116,8 @@ func New(name string, patternField, definition, priority, applyTo table.Value, o
 	}
 	if patternField.Kind != table.String {
 		complain("pattern should be a binary but was %s", term(patternField))
-	} else if compiled, reason := compile(p.Pattern); reason != "" {
-		complain("pattern should be regular expression but is invalid: %s", reason)
+	} else if compiled, err := pattern.Compile(p.Pattern); err != nil {
+		complain("pattern should be regular expression but is invalid: %s", invalidPattern(err))
 	} else {
 		p.pattern = compiled
 	}
@@ -187,7 +189,7 @@ func settingOf(key string, operator bool) *setting {
 // Applies says whether p applies to the object of that name and kind, one Target. A policy with a
 // key that its kind does not know does not apply.
 func (p *Policy) Applies(t Target, name string) bool {
-	return p.targets&p.fits&t != 0 && p.pattern.match(name)
+	return p.targets&p.fits&t != 0 && p.pattern.MatchString(name)
 }
 
 // Match picks the one policy that applies to an object: of the highest priority, and among equals
@@ -312,4 +314,13 @@ func binary(s string) string {
 		}
 	}
 	return "<<" + quote(s) + ">>"
+}
+
+// invalidPattern is a pattern's fault as RabbitMQ prints it: {"what is wrong",where}.
+func invalidPattern(err error) string {
+	var bad *pattern.Error
+	if !errors.As(err, &bad) {
+		return fmt.Sprintf("{%s,0}", quote(err.Error()))
+	}
+	return fmt.Sprintf("{%s,%d}", quote(bad.Reason), bad.At)
 }

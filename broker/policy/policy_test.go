@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/firemq/firemq/broker/pattern"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
 )
@@ -95,7 +96,7 @@ func TestPatterns(t *testing.T) {
 			}
 		}
 	}
-	for pattern, want := range map[string]string{
+	for expr, want := range map[string]string{
 		"a)":          `{"unmatched parentheses",1}`,
 		"a**":         `{"invalid nested repetition operator",1}`,
 		"*":           `{"nothing to repeat",0}`,
@@ -108,8 +109,12 @@ func TestPatterns(t *testing.T) {
 		"^(?![a]()":   `{"missing )",9}`,
 		`^(?![^]\)])`: ``,
 	} {
-		if _, reason := compile(pattern); reason != want {
-			t.Errorf("%s: got %s, want %s", pattern, reason, want)
+		got := ""
+		if _, err := pattern.Compile(expr); err != nil {
+			got = invalidPattern(err)
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", expr, got, want)
 		}
 	}
 }

@@ -20,8 +20,9 @@ var arrows = map[string][]string{
 	// The broker: decides, without sockets or wire frames.
 	"broker/message":     {"frames/table", "pool"},
 	"broker/queue":       {"broker/message"},
-	"broker/policy":      {"broker/queue", "frames/table"},
-	"broker/auth":        {},
+	"broker/pattern":     {},
+	"broker/policy":      {"broker/pattern", "broker/queue", "frames/table"},
+	"broker/auth":        {"broker/pattern"},
 	"broker/definitions": {"broker", "broker/auth", "broker/policy", "broker/queue", "frames/table", "internal/vfs", "route"},
 	"route":              {"frames/table"},
 	"journal":            {"internal/vfs", "pool"},
