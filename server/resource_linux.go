@@ -25,18 +25,24 @@ func systemProbe() probe {
 
 var pageSize = os.Getpagesize()
 
-// residentMemory reads the second field of /proc/self/statm, which counts pages.
+// residentMemory is the second field of /proc/self/statm less the third, which count pages: those of
+// mapped files are left out. The kernel takes such pages back when it needs memory, and while a long
+// backlog is read from the journal there are many: they are no reason to pause a publisher.
 func residentMemory(root fs.FS) (int64, error) {
 	b, err := fs.ReadFile(root, "proc/self/statm")
 	if err != nil {
 		return 0, err
 	}
 	fields := bytes.Fields(b)
-	if len(fields) < 2 {
+	if len(fields) < 3 {
 		return 0, errors.New("/proc/self/statm is too short")
 	}
-	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
-	return pages * int64(pageSize), err
+	all, err := strconv.ParseInt(string(fields[1]), 10, 64)
+	if err != nil {
+		return 0, err
+	}
+	mapped, err := strconv.ParseInt(string(fields[2]), 10, 64)
+	return (all - mapped) * int64(pageSize), err
 }
 
 // totalMemory is the least of the machine's memory and the limits of the cgroups that this process is in;

@@ -57,10 +57,10 @@ func TestTotalMemory(t *testing.T) {
 }
 
 func TestResidentMemory(t *testing.T) {
-	if got, err := residentMemory(fstest.MapFS{"proc/self/statm": {Data: []byte("1000 250 10 5 0 123 0\n")}}); err != nil || got != 250*int64(pageSize) {
+	if got, err := residentMemory(fstest.MapFS{"proc/self/statm": {Data: []byte("1000 250 10 5 0 123 0\n")}}); err != nil || got != (250-10)*int64(pageSize) {
 		t.Errorf("%d, %v", got, err)
 	}
-	for _, text := range []string{"", "1000", "1000 x"} {
+	for _, text := range []string{"", "1000", "1000 x", "1000 250", "1000 x 10", "1000 250 x"} {
 		if got, err := residentMemory(fstest.MapFS{"proc/self/statm": {Data: []byte(text)}}); err == nil {
 			t.Errorf("%q is %d", text, got)
 		}
