@@ -26,7 +26,7 @@ func systemProbe() probe {
 var pageSize = os.Getpagesize()
 
 // residentMemory is the second field of /proc/self/statm less the third, which count pages: those of
-// mapped files are left out. The kernel takes such pages back when it needs memory, and while a long
+// mapped files are left out but for the program's own. The kernel takes such pages back when it needs memory, and while a long
 // backlog is read from the journal there are many: they are no reason to pause a publisher.
 func residentMemory(root fs.FS) (int64, error) {
 	b, err := fs.ReadFile(root, "proc/self/statm")
@@ -42,7 +42,7 @@ func residentMemory(root fs.FS) (int64, error) {
 		return 0, err
 	}
 	mapped, err := strconv.ParseInt(string(fields[2]), 10, 64)
-	return (all - mapped) * int64(pageSize), err
+	return all*int64(pageSize) - max(0, mapped*int64(pageSize)-programPages), err
 }
 
 // totalMemory is the least of the machine's memory and the limits of the cgroups that this process is in;

@@ -57,8 +57,12 @@ func TestTotalMemory(t *testing.T) {
 }
 
 func TestResidentMemory(t *testing.T) {
-	if got, err := residentMemory(fstest.MapFS{"proc/self/statm": {Data: []byte("1000 250 10 5 0 123 0\n")}}); err != nil || got != (250-10)*int64(pageSize) {
+	if got, err := residentMemory(fstest.MapFS{"proc/self/statm": {Data: []byte("1000 250 10 5 0 123 0\n")}}); err != nil || got != 250*int64(pageSize) {
 		t.Errorf("%d, %v", got, err)
+	}
+	backlog := fstest.MapFS{"proc/self/statm": {Data: []byte("1000000 90000 80000 5 0 123 0\n")}}
+	if got, err := residentMemory(backlog); err != nil || got != 10_000*int64(pageSize)+programPages {
+		t.Errorf("while a backlog is read: %d, %v", got, err)
 	}
 	for _, text := range []string{"", "1000", "1000 x", "1000 250", "1000 x 10", "1000 250 x"} {
 		if got, err := residentMemory(fstest.MapFS{"proc/self/statm": {Data: []byte(text)}}); err == nil {

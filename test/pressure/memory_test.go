@@ -150,8 +150,8 @@ func drill(t *testing.T, publish func(*load, context.Context, int) error, alarm 
 // lastOf reports whether a is in text, after the last b.
 func lastOf(text, a, b string) bool { return strings.LastIndex(text, a) > strings.LastIndex(text, b) }
 
-// watchRSS looks at the resident memory of a process until the test ends. Pages of mapped files, the journal
-// that a backlog is read from, are not the broker's to bound: the kernel takes them back.
+// watchRSS looks at the resident memory of a process until the test ends. Pages of mapped files beyond the
+// program, of the journal that a backlog is read from, are not the broker's to bound: the kernel takes them back.
 func watchRSS(t *testing.T, pid int) (peak func() int64) {
 	var most atomic.Int64
 	quit, over := make(chan struct{}), make(chan struct{})
@@ -172,7 +172,8 @@ func watchRSS(t *testing.T, pid int) (peak func() int64) {
 			if f := strings.Fields(string(b)); len(f) > 2 {
 				all, _ := strconv.ParseInt(f[1], 10, 64)
 				mapped, _ := strconv.ParseInt(f[2], 10, 64)
-				most.Store(max(most.Load(), (all-mapped)*int64(os.Getpagesize())))
+				page := int64(os.Getpagesize())
+				most.Store(max(most.Load(), all*page-max(0, mapped*page-12<<20)))
 			}
 		}
 	}()
