@@ -277,8 +277,8 @@ func (j *Journal) commit(s *segment, chunks []*chunk) error {
 // errStalled is the end of a journal that was closed while it could not write.
 var errStalled = fmt.Errorf("%w with records that could not be written", errClosed)
 
-// persist repeats do for as long as there is no room. What was written by an attempt that ended
-// short is overwritten by the next with the same bytes.
+// persist repeats do for as long as there is no room, and when the journal is closed once more.
+// What was written by an attempt that ended short is overwritten by the next with the same bytes.
 func (j *Journal) persist(do func() error) error {
 	err := do()
 	if vfs.Full(err) && j.giveReserve() {
@@ -296,15 +296,16 @@ func (j *Journal) persist(do func() error) error {
 	j.o.Log.Error("journal stalled", "err", err)
 	retry := time.NewTicker(stallRetry)
 	defer retry.Stop()
-	for {
+	for last := false; vfs.Full(err); {
+		if last {
+			return errStalled
+		}
 		select {
 		case <-retry.C:
 		case <-j.quit:
-			return errStalled
+			last = true
 		}
-		if err = do(); !vfs.Full(err) {
-			break
-		}
+		err = do()
 	}
 	if err == nil {
 		if j.o.OnStall != nil {

@@ -22,7 +22,7 @@ const (
 	// fenceChannel is where a connection's fences declare queues; what comes on it is not compared.
 	fenceChannel = 2000
 
-	answerLimit = 3 * time.Second  // for what must be answered at once
+	answerLimit = 20 * time.Second // for what must be answered at once, by a busy machine too
 	awaitLimit  = 12 * time.Second // for await and until
 )
 
