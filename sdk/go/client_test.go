@@ -505,6 +505,8 @@ type script struct {
 	t  testing.TB
 	c  net.Conn
 	br *bufio.Reader
+
+	ready chan struct{} // of a lineup: closed when the client has connected
 }
 
 // scripted connects a client to a script whose welcome asks for heartbeat seconds. The two talk through
