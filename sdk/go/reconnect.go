@@ -54,8 +54,13 @@ func (c *Client) disconnected(l *link, err error) bool {
 		return false
 	}
 	c.unlink()
-	if time.Since(l.since) > 2*c.cfg.Reconnect.MaxDelay { // it was a good one
-		c.delay, c.locked = 0, 0
+	// Pauses go on growing when a connection is lost as soon as it is there.
+	lived := time.Since(l.since)
+	if lived > c.delay {
+		c.delay = 0
+	}
+	if lived > c.cfg.Reconnect.MaxDelay {
+		c.locked = 0
 	}
 	c.lost = err
 	c.up = make(chan struct{})
