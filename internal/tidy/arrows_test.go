@@ -61,7 +61,14 @@ var arrows = map[string][]string{
 	// Tests of the whole and programs for readers.
 	"test/internal/brokertest": {},
 	"test/internal/suite":      {},
-	"examples/go/hello":        {},
+
+	"examples/go/amqp_hello":        {},
+	"examples/go/hello":             {"sdk/go"},
+	"examples/go/publish_subscribe": {"sdk/go"},
+	"examples/go/routing":           {"sdk/go"},
+	"examples/go/rpc":               {"sdk/go"},
+	"examples/go/topics":            {"sdk/go"},
+	"examples/go/work_queues":       {"sdk/go"},
 }
 
 // testArrows says what the tests of a package may import beside its arrows and itself.
@@ -99,7 +106,7 @@ var homes = map[string][]string{
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
 	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
-	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/hello"},
+	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/amqp_hello"},
 }
 
 // testModules are for tests only, of any package.

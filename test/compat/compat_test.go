@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/xml"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,11 +59,17 @@ func node(t *testing.T, folder ...string) string {
 // run runs a program in a folder of the repository with AMQP_URL set and gives its output.
 func run(t *testing.T, limit time.Duration, amqpURL, folder, name string, args ...string) (string, error) {
 	t.Helper()
+	return runWith(t, limit, []string{"AMQP_URL=" + amqpURL}, folder, name, args...)
+}
+
+// runWith is run with any addition to the environment.
+func runWith(t *testing.T, limit time.Duration, env []string, folder, name string, args ...string) (string, error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = filepath.Join(brokertest.Root(), filepath.FromSlash(folder))
-	cmd.Env = append(os.Environ(), "AMQP_URL="+amqpURL, "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(append(os.Environ(), env...), "PYTHONDONTWRITEBYTECODE=1")
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
@@ -91,7 +98,7 @@ func TestExamples(t *testing.T) {
 	broker := brokertest.Shared(t)
 	check := func(t *testing.T, want []string, name string, args ...string) {
 		t.Helper()
-		out, err := run(t, programLimit, broker.AMQPURL, ".", name, args...)
+		out, err := runWith(t, programLimit, []string{"AMQP_URL=" + broker.AMQPURL, "FIREMQ_URL=" + broker.FireURL}, ".", name, args...)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -106,15 +113,18 @@ func TestExamples(t *testing.T) {
 		t.Run("javascript/"+tutorial.name, func(t *testing.T) {
 			check(t, tutorial.lines, node(t, "examples", "javascript"), "examples/javascript/"+tutorial.name+".mjs")
 		})
+		t.Run("go/"+tutorial.name, func(t *testing.T) {
+			check(t, tutorial.lines, "go", "run", "./examples/go/"+tutorial.name)
+		})
 	}
-	t.Run("go/hello", func(t *testing.T) {
-		check(t, tutorials[0].lines, "go", "run", "./examples/go/hello")
+	t.Run("go/amqp_hello", func(t *testing.T) {
+		check(t, tutorials[0].lines, "go", "run", "./examples/go/amqp_hello")
 	})
 }
 
 // Every program in examples/ is in the table above, so that none can rot.
 func TestEveryExampleRuns(t *testing.T) {
-	known := map[string]bool{"hello": true}
+	known := map[string]bool{"amqp_hello": true}
 	for _, tutorial := range tutorials {
 		known[tutorial.name] = true
 	}
@@ -218,5 +228,41 @@ func TestTapResults(t *testing.T) {
 	got := tapResults("TAP version 13\n# Subtest: a\nok 1 - a\n  ---\n  duration_ms: 1\n  ...\nnot ok 2 - b\n  ---\n  error: boom\n  ...\n1..2\n# fail 1\n")
 	if len(got) != 2 || !got["a"].ok || got["b"].ok || !strings.Contains(got["b"].detail, "boom") {
 		t.Errorf("got %v", got)
+	}
+}
+
+// documented are the programs in a page: blocks of the language that hold a whole program, each followed by a block of
+// text with what it prints.
+var documented = regexp.MustCompile("(?s)```(go|python)\n((?:package main|\"\"\").*?)```\n\n```text\n(.*?)```")
+
+// Programs in the documents run as they are.
+func TestDocuments(t *testing.T) {
+	broker := brokertest.Shared(t)
+	for page, programs := range map[string]int{"sdk-go.md": 4, "write-a-client.md": 1} {
+		text, err := os.ReadFile(filepath.Join(brokertest.Root(), "docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := documented.FindAllStringSubmatch(string(text), -1)
+		if len(found) != programs {
+			t.Errorf("%s has %d programs with their output, want %d", page, len(found), programs)
+		}
+		for i, m := range found {
+			t.Run(fmt.Sprintf("%s/%d", page, i+1), func(t *testing.T) {
+				run := []string{"go", "run"}
+				file := filepath.Join(t.TempDir(), "main.go")
+				if m[1] == "python" {
+					run, file = []string{python(t)}, strings.TrimSuffix(file, ".go")+".py"
+				}
+				if err := os.WriteFile(file, []byte(m[2]), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				env := []string{"FIREMQ_URL=" + broker.FireURL}
+				out, err := runWith(t, programLimit, env, ".", run[0], append(run[1:], file)...)
+				if err != nil || out != m[3] {
+					t.Errorf("%v, printed\n%s\nwant\n%s", err, out, m[3])
+				}
+			})
+		}
 	}
 }
