@@ -85,6 +85,9 @@ type Delivery struct {
 	// on a first delivery, and in queues that are not quorum queues.
 	Count int64
 	Msg   *message.Message
+	// Unsent is for the session to set when its protocol cannot carry the message: the tag then waits for
+	// its settlement, although the consumer or the get is no-ack.
+	Unsent bool
 }
 
 // Consumer is a channel's subscription to a queue.

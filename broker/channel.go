@@ -247,12 +247,13 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		return
 	}
 	redelivered := uint64(0)
+	unsent := false
 	d := &ch.out
 	d.Consumer = c
 	for i := range c.pending {
 		e := &c.pending[i]
 		ch.nextTag++
-		d.Tag, d.Redelivered, d.Count, d.Msg = ch.nextTag, e.Redelivered, q.count(e), e.Msg
+		d.Tag, d.Redelivered, d.Count, d.Msg, d.Unsent = ch.nextTag, e.Redelivered, q.count(e), e.Msg, false
 		if e.Redelivered {
 			redelivered++
 		}
@@ -260,12 +261,21 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		if q.replies && !c.Credited {
 			ch.nextTag-- // like RabbitMQ: over AMQP a reply takes no tag, it shows the next one
 		}
-		if !c.NoAck {
-			if e.Pos != 0 {
-				// It was read back for this delivery, and is again should it be requeued.
-				t.release(e)
+		holder := c
+		if c.NoAck {
+			if !d.Unsent {
+				continue
 			}
-			ch.unacked.push(ch.nextTag, q, c, e)
+			holder, unsent = nil, true
+			q.sm.Keep(e)
+		}
+		if e.Pos != 0 {
+			// It was read back for this delivery, and is again should it be requeued.
+			t.release(e)
+		}
+		ch.unacked.push(ch.nextTag, q, holder, e)
+		if c.NoAck {
+			*e = queue.Entry{}
 		}
 	}
 	d.Msg = nil
@@ -277,8 +287,13 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 	q.stats.delivered(c.NoAck, uint64(len(c.pending)), redelivered)
 	if c.NoAck {
 		for i := range c.pending {
-			q.settle(t, &c.pending[i])
+			if c.pending[i].Seq != 0 { // else it is unsent
+				q.settle(t, &c.pending[i])
+			}
 		}
+	}
+	if unsent && q.durable {
+		q.stray(ch)
 	}
 }
 
@@ -329,10 +344,11 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	ch.peer.Lock()
 	ch.nextTag++
 	d := &ch.out
-	d.Tag, d.Consumer, d.Redelivered, d.Count, d.Msg = ch.nextTag, nil, entry.Redelivered, q.count(&entry), entry.Msg
+	d.Tag, d.Consumer, d.Redelivered, d.Count, d.Msg, d.Unsent = ch.nextTag, nil, entry.Redelivered, q.count(&entry), entry.Msg, false
 	strays := false
 	send(d, q.sm.Len())
 	d.Msg = nil
+	noAck = noAck && !d.Unsent
 	if !noAck {
 		ch.unacked.push(ch.nextTag, q, nil, &entry)
 		strays = true

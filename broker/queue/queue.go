@@ -433,6 +433,15 @@ func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool
 	return e, true
 }
 
+// Keep counts a delivery to a NoAck consumer as unacked after all, because it could not be sent: settle it
+// as after a Get, with a nil consumer.
+func (q *Queue) Keep(e *Entry) {
+	q.unacked++
+	q.unackedBytes += int64(e.Size)
+	q.debug.take(nil, e.Seq)
+	q.checkNow()
+}
+
 // Ack settles an unacked entry: for an ack, and for a reject that does not requeue. c is the
 // consumer it was delivered to, removed or not, or nil for a Get. The owner journals the
 // settlement, dead-letters what was rejected and releases the message.
