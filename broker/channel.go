@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"math"
 	"slices"
 	"sync/atomic"
 
@@ -319,7 +318,7 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 		return false, refuse(NotFound, "no %s", queueName(name, c.vhost.name))
 	}
 	q.used.Store(t.now)
-	entry, ok := q.sm.Get(t.now, math.MaxUint64, &t.fx)
+	entry, ok := q.sm.Get(t.now, &t.fx)
 	q.apply(t)
 	if !ok {
 		q.stats.GetEmpty++

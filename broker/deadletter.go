@@ -47,7 +47,7 @@ func (t *turn) burySome(stack []deadItem, limit int) []deadItem {
 		if d.Entry.Seq != 0 {
 			d.q.limbo--
 		}
-		d.q.pass(t, d.Entry)
+		d.q.settle(t, &d.Entry)
 		d.q.mu.Unlock()
 		if len(t.dead) > 0 {
 			stack = append(stack, t.pile()...)

@@ -356,7 +356,7 @@ func waits(e *Entry, committed uint64) bool {
 	return pos == 0 || pos >= committed
 }
 
-// Waiting says whether the next message is only held up by the journal: Dispatch, or Get, is
+// Waiting says whether the next message is only held up by the journal: Dispatch is
 // worth another call after the next commit.
 func (q *Queue) Waiting(committed uint64) bool {
 	return q.ready.n > 0 && waits(q.ready.head(), committed)
@@ -412,15 +412,15 @@ func (q *Queue) Dispatch(now int64, committed uint64, limit int, out *Effects) (
 // Get takes the next message for a basic.get, which no prefetch limits and single active
 // consumer does not forbid. It counts as unacked without a consumer: settle it with Ack or
 // Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead.
+// ok is false when the queue is empty.
 //
-// ok is false when no message can be handed out: the queue is empty, or, when Waiting then says
-// so, the next message waits for the journal. A client that publishes and then gets must find its
-// message, so the owner then calls again after the commit instead of answering empty.
-func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool) {
+// A message that waits for the journal is handed out too, even before its record is appended: a client that
+// publishes and then gets must find its message, and what is confirmed may lie behind one that is not.
+func (q *Queue) Get(now int64, out *Effects) (e Entry, ok bool) {
 	for q.due(now) {
 		q.die(Expired, out)
 	}
-	if q.ready.n == 0 || waits(q.ready.head(), committed) {
+	if q.ready.n == 0 {
 		q.checkNow()
 		return Entry{}, false
 	}
