@@ -221,6 +221,19 @@ func (c *Consumer) Reserve() bool {
 	}
 }
 
+// Room implements queue.Receiver. The channel's limit is one for all its consumers, and its other queues may
+// use it up in the meantime.
+func (c *Consumer) Room() (n uint64, shared any) {
+	if !c.started.Load() || !c.ch.peer.Writable() {
+		return 0, nil
+	}
+	limit := c.ch.limit.Load()
+	if c.NoAck || limit == 0 {
+		return queue.Unlimited, nil
+	}
+	return uint64(max(0, limit-c.ch.inflight.Load())), c.ch
+}
+
 // unreserve gives a delivery's place in the channel's limit back. c is nil for a get.
 func (ch *Channel) unreserve(c *Consumer) {
 	if c != nil && !c.NoAck {

@@ -197,6 +197,7 @@ func testModel(t *testing.T) {
 					if transit {
 						for _, c := range takers {
 							switch {
+							case c.blocked():
 							case c.Credited:
 								room += int(c.credit)
 							case c.NoAck || c.Prefetch == 0:

@@ -95,7 +95,14 @@ type Receiver interface {
 	// Dispatch asks it last: true means that the delivery follows. After false the consumer
 	// is parked: passed over, and not asked again, until Wake.
 	Reserve() bool
+
+	// Room tells how many deliveries Reserve would grant now. Receivers with the same shared, if it
+	// is not nil, share that room. Called like Reserve.
+	Room() (n uint64, shared any)
 }
+
+// Unlimited is a Room without a limit.
+const Unlimited = unlimited
 
 // Consumer is one consumer of one queue. The exported fields are set before AddConsumer and
 // immutable afterwards; the rest belongs to the queue. It is never added twice.

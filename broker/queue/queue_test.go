@@ -28,6 +28,13 @@ func (g *gate) Reserve() bool {
 	return true
 }
 
+func (g *gate) Room() (uint64, any) {
+	if g.n < 0 {
+		return Unlimited, nil
+	}
+	return uint64(g.n), g
+}
+
 // rig drives one queue and checks it after every step.
 type rig struct {
 	testing.TB
@@ -751,6 +758,20 @@ func TestLengthLimits(t *testing.T) {
 			r.want("", 2, 0)
 			if n := r.q.NextSeq(); n != 3 {
 				r.Errorf("next seq %d, want 3: a refused message has no number", n)
+			}
+		}},
+		{"reject-publish counts a room that consumers share once", limits(1, None, RejectPublish), func(r *rig) {
+			g := &gate{n: 2}
+			r.consumer(func(c *Consumer) { c.Receiver = g })
+			r.consumer(func(c *Consumer) { c.Receiver = g })
+			accepted := 0
+			for range 10 {
+				if _, ok := r.publish(sent{journaled: true}); ok {
+					accepted++
+				}
+			}
+			if accepted != 3 {
+				r.Errorf("accepted %d, want 1 and the 2 that are taken", accepted)
 			}
 		}},
 		{"reject-publish by bytes", limits(None, 10, RejectPublish), func(r *rig) {
