@@ -382,7 +382,7 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 
 // count is Delivery.Count.
 func (q *Queue) count(e *queue.Entry) int64 {
-	if e.Deliveries == 0 || q.own.Type != policy.Quorum {
+	if e.Deliveries == 0 || q.own.Type != policy.Quorum && q.settings.Load().Config.DeliveryLimit == queue.None {
 		return 0
 	}
 	return int64(e.Deliveries)

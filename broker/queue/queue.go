@@ -66,7 +66,7 @@ type Config struct {
 	Overflow      Overflow
 	MaxPriority   int   // highest priority up to 255, None: a plain queue
 	SingleActive  bool  // x-single-active-consumer
-	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit (quorum)
+	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit
 }
 
 // Plain is the Config of a queue without arguments.
