@@ -160,6 +160,15 @@ func (plainCodec) Headers(dst table.Table, p []byte) table.Table {
 	return dst
 }
 
+// Properties finds the message id, which is a header here.
+func (plainCodec) Properties(p []byte) (found table.Properties) {
+	t, _ := table.Decode(p)
+	if v, ok := t.Get("message-id"); ok {
+		found.MessageID, found.Has = v.Str, table.HasMessageID
+	}
+	return found
+}
+
 func connect(t testing.TB, b *Broker) *client {
 	t.Helper()
 	info := &ConnInfo{Protocol: "test", Name: "test", VHost: "/", Remote: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}

@@ -106,7 +106,7 @@ func (t *turn) deadLetter(d *deadItem, s *policy.Settings) {
 	if v == nil {
 		return
 	}
-	queues, _ := b.routes.RouteKeys(nil, v.name, exchange, keys, func() table.Table { return p.Headers })
+	queues, _ := b.routes.RouteKeys(nil, v.name, exchange, keys, decoded{&p})
 	kept := queues[:0]
 	for _, to := range queues {
 		if d.Reason == queue.Rejected || !cycle(deaths.List, to.name) {
@@ -123,6 +123,12 @@ func (t *turn) deadLetter(d *deadItem, s *policy.Settings) {
 	copy(out.Body(), m.Body())
 	b.enqueue(t, []publish{{msg: out, queues: kept}})
 }
+
+// decoded is a message whose properties are, as route.Message.
+type decoded struct{ p *table.Properties }
+
+func (d decoded) Headers() table.Table         { return d.p.Headers }
+func (d decoded) Properties() table.Properties { return *d.p }
 
 // death is one dying of a message.
 type death struct {
