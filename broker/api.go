@@ -82,9 +82,12 @@ type Delivery struct {
 	Consumer    *Consumer // nil for Get
 	Redelivered bool
 	// Count is how often it came back before, for the header x-delivery-count; 0 where that has none:
-	// on a first delivery, and in queues that are not quorum queues.
+	// on a first delivery, and in classic queues without a delivery limit.
 	Count int64
 	Msg   *message.Message
+	// Unsent is for the session to set when its protocol cannot carry the message: the tag then waits for
+	// its settlement, although the consumer or the get is no-ack.
+	Unsent bool
 }
 
 // Consumer is a channel's subscription to a queue.

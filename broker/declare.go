@@ -37,6 +37,9 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 	if bad != nil {
 		return refuse(PreconditionFailed, "%s", bad.Text)
 	}
+	if err := route.CheckExchange(kind, d.Args); err != nil {
+		return refuse(PreconditionFailed, "%s", err)
+	}
 	c.finishCollected()
 	b.topo.Lock()
 	defer b.topo.Unlock()
@@ -93,7 +96,7 @@ func (x *Exchange) equivalent(d *ExchangeDeclare, vhost string) *Error {
 func (b *Broker) addExchange(v *VHost, x *Exchange, kind route.Kind) {
 	x.stats = new(ExchangeStats)
 	v.exchanges[x.Name] = x
-	b.routes.AddExchange(v.name, x.Name, kind)
+	b.routes.AddExchange(v.name, x.Name, kind, x.Args)
 	b.applyToExchange(v, x)
 }
 

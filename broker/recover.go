@@ -127,6 +127,9 @@ func (r *recovery) exchange(vhost string, x *Exchange) error {
 	if !ok {
 		return fmt.Errorf("exchange '%s' in vhost '%s' has the unknown type '%s'", x.Name, vhost, x.Type)
 	}
+	if err := route.CheckExchange(kind, x.Args); err != nil {
+		return fmt.Errorf("exchange '%s' in vhost '%s': %w", x.Name, vhost, err)
+	}
 	if v.exchanges[x.Name] != nil {
 		return nil
 	}
