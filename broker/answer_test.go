@@ -3,7 +3,6 @@ package broker
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -14,44 +13,28 @@ import (
 
 // heldDisk is a disk in memory whose syncs wait while it is held.
 type heldDisk struct {
-	mem *vfs.Mem
-	fs  vfs.FS
-
-	mu     sync.Mutex
-	change sync.Cond
-	held   bool
+	mem  *vfs.Mem
+	fs   vfs.FS
+	gate vfs.Gate
 }
 
 func newHeldDisk() *heldDisk {
 	d := &heldDisk{mem: vfs.NewMem()}
-	d.change.L = &d.mu
 	d.mem.MakeDir(testDir)
-	d.fs = &vfs.Faults{FS: d.mem, Check: func(o vfs.Op) error {
-		if o.Kind != vfs.OpSync {
-			return nil
-		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		for d.held {
-			d.change.Wait()
-		}
-		return nil
-	}}
+	d.fs = &vfs.Faults{FS: d.mem, Check: d.gate.Check}
 	return d
 }
 
-// set holds the disk or lets it go, and waits until nothing goes on.
-func (d *heldDisk) set(held bool) {
+// hold and let hold the disk and let it go, and wait until nothing goes on.
+func (d *heldDisk) hold() {
 	synctest.Wait()
-	d.mu.Lock()
-	d.held = held
-	d.change.Broadcast()
-	d.mu.Unlock()
-	synctest.Wait()
+	d.gate.Shut()
 }
 
-func (d *heldDisk) hold() { d.set(true) }
-func (d *heldDisk) let()  { d.set(false) }
+func (d *heldDisk) let() {
+	d.gate.Open()
+	synctest.Wait()
+}
 
 // open is a client of a broker on the disk.
 func (d *heldDisk) open(t *testing.T) *client {
