@@ -54,6 +54,9 @@ type Peer interface {
 	// Close ends the connection from the broker's side with this reason, after telling the
 	// client in its protocol. Any goroutine.
 	Close(e *Error)
+	// Answered says that the last answer that was kept on one of the connection's channels is sent (see
+	// Channel.Answer). Any goroutine, no lock held.
+	Answered()
 }
 
 // Sink receives what a channel is sent. Every method is called with the Peer locked, must only
@@ -74,6 +77,8 @@ type Sink interface {
 	Cancelled(c *Consumer, e *Error)
 	// Committed says a TxCommit is carried out and safe.
 	Committed()
+	// Answer sends an answer that Channel.Answer kept; b is not used any more.
+	Answer(b []byte)
 }
 
 // Delivery is one message on its way to a client.

@@ -146,9 +146,10 @@ type Exchange struct {
 	Internal   bool
 	Args       table.Table
 
-	alternate string         // of Args; immutable
-	governing Governing      // guarded by Broker.topo
-	stats     *ExchangeStats // immutable
+	alternate string           // of Args; immutable
+	noted     journal.Position // of its declaration, 0 when it is not durable or was recovered; immutable
+	governing Governing        // guarded by Broker.topo
+	stats     *ExchangeStats   // immutable
 }
 
 // Counters are what happened since the start, messages excepted (see Traffic). Any goroutine.

@@ -40,7 +40,7 @@ type Channel struct {
 	// Guarded by the Peer's lock.
 	nextTag  uint64
 	unacked  unacked
-	wait     []pledge // confirms not sent yet, in publish order
+	wait     []pledge // confirms and answers not sent yet, in order
 	waitHead int
 	told     uint64 // the last sequence number confirmed or refused
 	awaiting bool   // the completer will look at wait after a commit
@@ -54,6 +54,8 @@ type Channel struct {
 
 	limit    atomic.Int64 // prefetch of the channel as a whole, 0: none
 	inflight atomic.Int64 // deliveries to consumers that count towards it
+
+	kept atomic.Int64 // answers that wait: added by the reader, taken away under the Peer's lock
 
 	// What the open transaction holds, for inspection.
 	txPubs, txOps atomic.Int32
@@ -108,6 +110,7 @@ func (ch *Channel) Close() {
 	ch.peer.Lock()
 	ch.gone = true
 	ch.wait, ch.waitHead = nil, 0
+	ch.answered(int(ch.kept.Load()))
 	ch.report()
 	left := ch.unacked.takeAll()
 	ch.peer.Unlock()

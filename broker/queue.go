@@ -7,6 +7,7 @@ import (
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 )
 
 // dispatchBatch is how many messages are handed out before the outboxes' marks are looked at
@@ -26,8 +27,9 @@ type Queue struct {
 	autoDelete bool
 	replies    bool // stands behind a direct reply-to token: unlisted
 	args       table.Table
-	own        policy.Settings // of its arguments
-	owner      *Conn           // of an exclusive queue
+	own        policy.Settings  // of its arguments
+	owner      *Conn            // of an exclusive queue
+	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
 	mu      sync.Mutex
 	sm      *queue.Queue // guarded by mu

@@ -655,9 +655,11 @@ func (m *importer) apply() error {
 		}
 	}
 	users := m.b.Users()
+	var changed []string
 	for _, u := range m.newUsers {
 		_, err := users.PutUser(u)
 		note(err)
+		changed = append(changed, u.Name)
 	}
 	for _, v := range sortedKeys(m.newVHosts) {
 		m.b.AddVHost(v)
@@ -666,12 +668,14 @@ func (m *importer) apply() error {
 	for _, p := range m.permissions {
 		_, err := users.SetPermissions(p)
 		note(err)
+		changed = append(changed, p.User)
 	}
 	for _, p := range m.topics {
 		_, err := users.SetTopicPermission(p)
 		note(err)
+		changed = append(changed, p.User)
 	}
-	m.b.UsersChanged()
+	m.b.UsersChanged(changed...)
 	for _, g := range m.globals {
 		m.b.SetGlobal(g.Name, g.Value)
 	}
