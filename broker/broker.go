@@ -143,6 +143,7 @@ type Exchange struct {
 	Internal   bool
 	Args       table.Table
 
+	kind      route.Kind     // how it routes; immutable
 	alternate string         // of Args; immutable
 	governing Governing      // guarded by Broker.topo
 	stats     *ExchangeStats // immutable
