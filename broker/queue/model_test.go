@@ -231,6 +231,7 @@ func testModel(t *testing.T) {
 				msg := s.message()
 				e, ok := q.Publish(msg, s.journaled, now, &out)
 
+				dead := m.ripen(now)
 				takers := m.takers()
 				transit := s.delay == 0 && len(takers) > 0 && (len(m.ready) == 0 || m.transit)
 				want := Entry{Msg: msg, Seq: m.nextSeq, Size: uint32(s.size), Journaled: s.journaled}
@@ -246,7 +247,6 @@ func testModel(t *testing.T) {
 				if m.cfg.MaxPriority != None {
 					want.Priority = uint8(min(int(s.priority), m.cfg.MaxPriority))
 				}
-				var dead []Dead
 				refused := false
 				if m.cfg.Overflow != DropHead {
 					// What consumers have room for leaves before the message arrives.
@@ -276,7 +276,7 @@ func testModel(t *testing.T) {
 				if refused {
 					if m.cfg.Overflow == RejectPublishDLX {
 						want.Seq, want.Journaled = 0, false
-						dead = []Dead{{want, MaxLen}}
+						dead = append(dead, Dead{want, MaxLen})
 					}
 					want = Entry{}
 				} else if want.Due != 0 {
@@ -290,7 +290,7 @@ func testModel(t *testing.T) {
 					m.ready = append(m.ready, want)
 					m.transit = transit
 					if limit := sweep; !transit {
-						dead = m.trim(&limit)
+						dead = append(dead, m.trim(&limit)...)
 					}
 				}
 				if ok == refused || e != want {

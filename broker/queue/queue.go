@@ -228,7 +228,7 @@ func (q *Queue) configure(cfg Config) {
 // says that its record for this queue is, or is about to be, appended to the journal: it is then
 // handed out only once committed.
 //
-// When ok, the queue has taken one reference of m. Under DropHead the publish may have pushed
+// When ok, the queue has taken one reference of m. Under DropHead the publish, or what was due by now, may have pushed
 // the queue over its limits: the messages that had to go, possibly m itself, are in out.Dead.
 //
 // A message with a delay takes part in DropHead limits when it is due; for the other modes delayed
@@ -240,6 +240,9 @@ func (q *Queue) configure(cfg Config) {
 func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effects) (e Entry, ok bool) {
 	if q.closed {
 		panic("BUG: queue: publish to a closed queue")
+	}
+	if q.delays != nil {
+		q.ripen(now, sweep, out) // what is due by now comes before m
 	}
 	size := len(m.Body())
 	due, from := int64(0), now
