@@ -148,6 +148,7 @@ type Exchange struct {
 
 	alternate string           // of Args; immutable
 	noted     journal.Position // of its declaration, 0 when it is not durable or was recovered; immutable
+	kind      route.Kind       // how it routes; immutable
 	governing Governing        // guarded by Broker.topo
 	stats     *ExchangeStats   // immutable
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/journal"
+	"github.com/firemq/firemq/route"
 )
 
 // User is a login that passed.
@@ -263,7 +264,7 @@ func (c *Conn) allowTopic(r auth.Right, x *Exchange, key []byte) *Error {
 	if c.all {
 		return nil
 	}
-	if a := c.rights(); x.Type != "topic" || a != nil && a.TopicAllowed(r, []byte(x.Name), key) {
+	if a := c.rights(); x.kind != route.Topic || a != nil && a.TopicAllowed(r, []byte(x.Name), key) {
 		return nil
 	}
 	return refuse(AccessRefused, "%s access to topic '%s' in %s refused for user '%s'",

@@ -62,9 +62,8 @@ func (b *txBatch) publish(pubs []publish, queues []*Queue, t *turn) {
 			continue
 		}
 		m := pubs[i].msg
-		var head [headSize]byte
-		encodeHead(&head, m)
-		b.records.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), head[:], m.Bytes())
+		var head [headMax]byte
+		b.records.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), encodeHead(&head, m, t.now), m.Bytes())
 		m.Retain(1)
 		b.messages = append(b.messages, m)
 	}
@@ -208,7 +207,7 @@ func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
 		p.msg.Release()
 		return refuse(ResourceError, "transaction holds more than %d messages", maxTx)
 	}
-	size := journal.MessageSize(len(p.queues), headSize+len(p.msg.Bytes()))
+	size := journal.MessageSize(len(p.queues), headMax+len(p.msg.Bytes()))
 	if tx.bytes+size > maxTxBytes {
 		p.msg.Release()
 		return refuse(ResourceError, "transaction holds more than %d bytes", maxTxBytes)
