@@ -58,6 +58,13 @@ func (r *ready) check() (n int, bytes, resident int64, err error) {
 		if count > 0 {
 			top = p
 		}
+		memory := int64(0)
+		for c := l.fifo.first; c != nil; c = c.next {
+			memory += c.memory()
+		}
+		if memory != l.fifo.memory {
+			return 0, 0, 0, fmt.Errorf("chunks of %d bytes, counted %d", memory, l.fifo.memory)
+		}
 		if err := l.fifo.checkPaging(); err != nil {
 			return 0, 0, 0, err
 		}

@@ -41,6 +41,7 @@ package queue
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/firemq/firemq/broker/message"
 )
@@ -597,6 +598,14 @@ func (q *Queue) Wake(c *Consumer) {
 
 // Resident is about the memory, in bytes, of the ready messages that the journal holds too.
 func (q *Queue) Resident() int64 { return q.ready.resident }
+
+// IndexMemory is how many bytes the places of the ready messages take: what holds them, not the messages.
+func (q *Queue) IndexMemory() (n int64) {
+	for l := range q.ready.each() {
+		n += l.fifo.memory + int64(cap(l.back))*int64(unsafe.Sizeof(Entry{}))
+	}
+	return n
+}
 
 // PageOut drops committed messages from memory, keeping their places: their entries come out
 // with Msg nil and Pos set. The first ones up to keep bytes stay, those behind them go; requeued

@@ -3,6 +3,7 @@ package queue
 import (
 	"math/bits"
 	"sync"
+	"unsafe"
 )
 
 // ready holds the ready messages: one level for each priority, the highest first.
@@ -79,6 +80,7 @@ func (r *ready) restoreBlock(block []byte, first uint64, bytes int64) {
 	c := &chunk{packed: block, again: true}
 	f.last.next = c
 	f.last, f.to = c, 0
+	f.memory += c.memory()
 	r.n += chunkEntries
 	r.bytes += bytes
 }
@@ -149,6 +151,7 @@ type fifo struct {
 	from        int    // index of the front in first
 	to          int    // index behind the end in last
 	small       *chunk // the chunk that stays while it is not in the list
+	memory      int64  // bytes of the chunks in the list
 
 	paging cursor
 }
@@ -163,6 +166,11 @@ type chunk struct {
 	entries []Entry // without messages outside of the fifo's from and to; nil when packed
 	again   bool    // all of packed are redelivered, whatever it says
 	packed  []byte  // a block; neither the first chunk's nor the last one's
+}
+
+// memory is how many bytes it takes.
+func (c *chunk) memory() int64 {
+	return int64(unsafe.Sizeof(*c)) + int64(cap(c.entries))*int64(unsafe.Sizeof(Entry{})) + int64(cap(c.packed))
 }
 
 // chunks lends the large ones.
@@ -188,9 +196,11 @@ func (f *fifo) grow() {
 			c = &chunk{entries: make([]Entry, smallChunkEntries)}
 		}
 		f.first, f.last, f.from, f.small = c, c, 0, nil
+		f.memory += c.memory()
 		return
 	}
 	c := chunks.Get().(*chunk)
+	f.memory += c.memory()
 	f.last.next = c
 	f.last = c
 }
@@ -209,7 +219,9 @@ func (f *fifo) pop() {
 		}
 	} else if f.from == len(c.entries) {
 		f.first, f.from = c.next, 0
+		f.memory -= f.first.memory()
 		f.first.unpack()
+		f.memory += f.first.memory()
 		f.free(c)
 	}
 }
@@ -217,6 +229,7 @@ func (f *fifo) pop() {
 // free takes an empty chunk out of use.
 func (f *fifo) free(c *chunk) {
 	c.next, c.entries = nil, c.entries[:cap(c.entries)]
+	f.memory -= c.memory()
 	if len(c.entries) == smallChunkEntries {
 		f.small = c
 	} else {
