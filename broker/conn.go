@@ -52,6 +52,7 @@ type Conn struct {
 	active   []*Channel // have collected publishes or settlements
 	quiet    bool
 	closed   bool
+	held     int64 // its part of Broker.unfinished
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable
@@ -162,7 +163,8 @@ func (c *Conn) Quiesce() {
 	if c.quiet {
 		return
 	}
-	c.quiet = true
+	c.b.unfinished.Add(-c.held)
+	c.held, c.quiet = 0, true
 	t := c.begin()
 	c.mu.Lock()
 	for k := range c.consumers {

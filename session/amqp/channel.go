@@ -36,6 +36,7 @@ type content struct {
 	meta      []byte // exchange, key, properties
 	letter
 	size, got int              // body bytes announced and received
+	held      int              // bytes counted by Conn.Hold
 	early     []byte           // the body's start, as long as msg is not made
 	msg       *message.Message // nil until enough of the body came
 }
