@@ -275,7 +275,7 @@ func (ch *channel) raise(code uint16, text string, id amqp.MethodID) {
 		ch.s.fail(code, text, id)
 		return
 	}
-	ch.s.log.Warn("channel error", "peer", ch.s.info.Name, "channel", ch.id, "code", code, "reason", text, "method", id)
+	ch.s.log.Warn("channel error", "peer", ch.s.info.Name, "user", ch.s.login(), "vhost", ch.s.info.VHost, "channel", ch.id, "code", code, "reason", text, "method", id)
 	ch.detach()
 	ch.reply(&amqp.ChannelClose{
 		ReplyCode: code, ReplyText: replyText(code, text), ClassID: id.Class(), MethodID: id.Method(),

@@ -345,12 +345,20 @@ func (s *Session) fail(code uint16, text string, id amqp.MethodID) {
 	if s.state == closing || s.state == closed {
 		return
 	}
-	s.log.Warn("connection error", "peer", s.info.Name, "state", s.state, "code", code, "reason", text, "method", id)
+	s.log.Warn("connection error", "peer", s.info.Name, "user", s.login(), "vhost", s.info.VHost, "state", s.state, "code", code, "reason", text, "method", id)
 	if s.state < tuning {
 		s.finish()
 		return
 	}
 	s.sendClose(code, text, id)
+}
+
+// login is the user's name, "" before there is one.
+func (s *Session) login() string {
+	if s.user == nil {
+		return ""
+	}
+	return s.user.Name()
 }
 
 // sendClose stops everything the connection did, tells the client why, and waits for its close-ok.
@@ -480,7 +488,7 @@ func (s *Session) OnDrained() {
 // OnClose is the connection's end, whoever caused it. Called once, by the connection's reader.
 func (s *Session) OnClose(err error) {
 	if s.state == running {
-		s.log.Warn("connection lost", "peer", s.info.Name, "error", err)
+		s.log.Warn("connection lost", "peer", s.info.Name, "user", s.login(), "vhost", s.info.VHost, "error", err)
 	}
 	s.leave()
 }
@@ -555,7 +563,7 @@ func (p *peer) Close(e *broker.Error) {
 		if s.state == closing || s.state == closed {
 			return
 		}
-		s.log.Info("connection closed by the broker", "peer", s.info.Name, "reason", e.Text)
+		s.log.Info("connection closed by the broker", "peer", s.info.Name, "user", s.login(), "vhost", s.info.VHost, "code", codeOf(e.Kind), "reason", e.Text)
 		s.sendClose(codeOf(e.Kind), e.Text, 0)
 	})
 }

@@ -93,7 +93,7 @@ type letter struct {
 func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 	scan, err := amqp.ScanProps(props)
 	if err != nil {
-		ch.s.log.Warn("malformed message properties", "peer", ch.s.info.Name, "channel", ch.id, "error", err)
+		ch.s.log.Warn("malformed message properties", "peer", ch.s.info.Name, "user", ch.s.login(), "vhost", ch.s.info.VHost, "channel", ch.id, "error", err)
 		ch.fail(amqp.CodeInternalError, "", 0)
 		return nil, false
 	}

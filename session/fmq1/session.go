@@ -9,6 +9,7 @@ package fmq1
 
 import (
 	"errors"
+	"log/slog"
 	"math"
 	"net"
 	"sync/atomic"
@@ -36,6 +37,8 @@ type Options struct {
 	// VHost is where a client goes whose hello names none (the vhost parameter of a WebSocket's URL);
 	// empty: "/".
 	VHost string
+
+	Log *slog.Logger // nil: discarded
 }
 
 const (
@@ -87,6 +90,7 @@ type Session struct {
 	kept     int  // bytes of a partial frame, as counted by Conn.Hold
 	ch       *broker.Channel
 	user     string
+	vhost    string
 	lastSeq  uint64
 	subs     map[uint64]*broker.Consumer
 	pub      wire.Publish
@@ -132,6 +136,9 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 	}
 	if opt.VHost == "" {
 		opt.VHost = "/"
+	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	if opt.Now == nil {
 		opt.Now = func() int64 { return time.Now().UnixNano() }
@@ -351,6 +358,7 @@ func (s *Session) shut(e *broker.Error) {
 	f := refused(e)
 	switch s.state {
 	case open:
+		s.log(slog.LevelInfo, "connection closed by the broker", f)
 		s.endTurn()
 		s.leave()
 		s.stage(wire.OpClose, &wire.Close{Code: f.code, Msg: f.text})
@@ -477,7 +485,10 @@ func (s *Session) OnDrained() {
 }
 
 // OnClose gives everything back; see loop.Session.
-func (s *Session) OnClose(error) {
+func (s *Session) OnClose(err error) {
+	if s.state == open {
+		s.opt.Log.Warn("connection lost", "peer", name(s.o), "user", s.user, "vhost", s.vhost, "error", err)
+	}
 	s.state = ended
 	s.deadline.Store(0)
 	s.heartbeat.Store(0)
