@@ -60,6 +60,7 @@ type Conn struct {
 	changed journal.Position
 
 	kept atomic.Int64 // answers that wait on its channels
+	held int64        // its part of Broker.unfinished
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable
@@ -170,7 +171,8 @@ func (c *Conn) Quiesce() {
 	if c.quiet {
 		return
 	}
-	c.quiet = true
+	c.b.unfinished.Add(-c.held)
+	c.held, c.quiet = 0, true
 	t := c.begin()
 	c.mu.Lock()
 	for k := range c.consumers {

@@ -136,9 +136,7 @@ func (ch *Channel) TxCommit() *Error {
 		}
 		i = j
 	}
-	clear(tx.pubs)
-	tx.pubs, tx.bytes = tx.pubs[:0], 0
-	ch.txPubs.Store(0)
+	tx.dropPublishes(ch)
 	ch.txOps.Store(0)
 	_, err := ch.resolve(tx.ops)
 	tx.ops = tx.ops[:0]
@@ -194,12 +192,18 @@ func (ch *Channel) rollback() {
 	for i := range ch.tx.pubs {
 		ch.tx.pubs[i].msg.Release()
 	}
-	ch.txPubs.Store(0)
+	ch.tx.dropPublishes(ch)
 	ch.txOps.Store(0)
-	clear(ch.tx.pubs)
-	ch.tx.pubs, ch.tx.bytes = ch.tx.pubs[:0], 0
 	ch.tx.ops = ch.tx.ops[:0]
 	clear(ch.tx.named)
+}
+
+// dropPublishes forgets the publishes, whose references are given away.
+func (tx *transaction) dropPublishes(ch *Channel) {
+	ch.conn.Hold(-tx.bytes)
+	clear(tx.pubs)
+	tx.pubs, tx.bytes = kept(tx.pubs), 0
+	ch.txPubs.Store(0)
 }
 
 func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
@@ -212,12 +216,14 @@ func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
 		p.msg.Release()
 		return refuse(ResourceError, "transaction holds more than %d bytes", maxTxBytes)
 	}
+	if e := ch.conn.Hold(size); e != nil {
+		p.msg.Release()
+		return e
+	}
 	tx.pubs = append(tx.pubs, p)
 	ch.txPubs.Store(int32(len(tx.pubs)))
 	tx.bytes += size
-	if ch.conn.b.alarm.Load() != 0 {
-		ch.conn.heed(true)
-	}
+	ch.conn.Publishing()
 	return nil
 }
 

@@ -87,7 +87,7 @@ func New(a Attributes, exchange, key, props []byte, bodySize int) *Message {
 
 // NewBlind is New for a message with blind keys, as AppendKey wrote them.
 func NewBlind(a Attributes, exchange, key, blind, props []byte, bodySize int) *Message {
-	buf := pool.Get(len(exchange) + len(key) + len(blind) + len(props) + bodySize)
+	buf := pool.Get(len(exchange)+len(key)+len(blind)+len(props)+bodySize, pool.Messages)
 	m, ok := buf.Companion.(*Message)
 	if !ok {
 		m = &Message{buf: buf}

@@ -78,7 +78,9 @@ func (f *fifo) pageOut(keep int64, committed uint64, limit int, out *[]*message.
 		case cur.at == len(c.entries):
 			cur.chunk, cur.at = c.next, 0
 			if c != f.first {
+				f.memory -= c.memory()
 				c.pack()
+				f.memory += c.memory()
 			}
 			continue
 		}
@@ -258,7 +260,9 @@ func (f *fifo) find(moves []Move, relocate bool) {
 			}
 		}
 		if changed && c.packed != nil {
+			f.memory -= c.memory()
 			c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), entries))
+			f.memory += c.memory()
 		}
 	}
 }

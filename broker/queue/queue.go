@@ -46,6 +46,7 @@ package queue
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/firemq/firemq/broker/message"
 )
@@ -734,6 +735,17 @@ func (q *Queue) Resident() int64 {
 		return q.ready.resident + q.delays.resident
 	}
 	return q.ready.resident
+}
+
+// IndexMemory is how many bytes the places of the ready messages take: what holds them, not the messages.
+func (q *Queue) IndexMemory() (n int64) {
+	for l := range q.ready.each() {
+		for f := range l.fifos() {
+			n += f.memory
+		}
+		n += int64(cap(l.back)) * int64(unsafe.Sizeof(Entry{}))
+	}
+	return n
 }
 
 // PageOut drops committed messages from memory, keeping their places: their entries come out

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"math/bits"
 	"sync"
+	"unsafe"
 )
 
 // ready holds the ready messages: one level for each priority, the highest first.
@@ -80,6 +81,7 @@ func (r *ready) restoreBlock(block []byte, first uint64, bytes int64) {
 	c := &chunk{packed: block, again: true}
 	f.last.next = c
 	f.last, f.to = c, 0
+	f.memory += c.memory()
 	r.n += chunkEntries
 	r.bytes += bytes
 }
@@ -179,6 +181,7 @@ type fifo struct {
 	from        int    // index of the front in first
 	to          int    // index behind the end in last
 	small       *chunk // the chunk that stays while it is not in the list
+	memory      int64  // bytes of the chunks in the list
 
 	paging cursor
 }
@@ -195,6 +198,11 @@ type chunk struct {
 	packed  []byte  // a block; neither the first chunk's nor the last one's
 	// from and to bound the due times of entries that were delayed (see append).
 	from, to int64
+}
+
+// memory is how many bytes it takes.
+func (c *chunk) memory() int64 {
+	return int64(unsafe.Sizeof(*c)) + int64(cap(c.entries))*int64(unsafe.Sizeof(Entry{})) + int64(cap(c.packed))
 }
 
 // chunks lends the large ones.
@@ -236,9 +244,11 @@ func (f *fifo) grow() {
 			c = &chunk{entries: make([]Entry, smallChunkEntries)}
 		}
 		f.first, f.last, f.from, f.small = c, c, 0, nil
+		f.memory += c.memory()
 		return
 	}
 	c := chunks.Get().(*chunk)
+	f.memory += c.memory()
 	f.last.next = c
 	f.last = c
 }
@@ -257,7 +267,9 @@ func (f *fifo) pop() {
 		}
 	} else if f.from == len(c.entries) {
 		f.first, f.from = c.next, 0
+		f.memory -= f.first.memory()
 		f.first.unpack()
+		f.memory += f.first.memory()
 		f.free(c)
 	}
 }
@@ -265,6 +277,7 @@ func (f *fifo) pop() {
 // free takes an empty chunk out of use.
 func (f *fifo) free(c *chunk) {
 	c.next, c.entries = nil, c.entries[:cap(c.entries)]
+	f.memory -= c.memory()
 	if len(c.entries) == smallChunkEntries {
 		f.small = c
 	} else {
