@@ -51,7 +51,8 @@ var arrows = map[string][]string{
 	// Clients and commands.
 	"sdk/go":     {"frames/fmq1", "frames/table", "internal/transport"},
 	"bench":      {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
-	"cmd/firemq": {"bench", "mgmt/api", "sdk/go", "server"},
+	"bench/plot": {},
+	"cmd/firemq": {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
 
 	// Tests of the whole and programs for readers.
 	"test/internal/brokertest": {},
