@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/firemq/firemq/frames/amqp"
 	"github.com/firemq/firemq/frames/table"
@@ -202,30 +201,6 @@ func (w *amqpWire) declareQueue(name string) error {
 		m.Arguments = table.Append(nil, table.Table{{Name: "x-queue-type", Value: table.StringValue(w.queueType)}})
 	}
 	return w.request(&m, amqp.IDQueueDeclareOk, nil)
-}
-
-// Depth is how many messages are ready in a queue: what a passive queue.declare answers. The URL is
-// that of an AMQP 0-9-1 broker.
-func Depth(ctx context.Context, url, queue string, patience time.Duration) (uint64, error) {
-	o, proto, err := Options{URL: url, Patience: patience}.withDefaults()
-	if err != nil {
-		return 0, err
-	}
-	if !proto.amqp() {
-		return 0, usagef("the depth of a queue is asked for over AMQP")
-	}
-	to, err := targetOf(o, proto)
-	if err != nil {
-		return 0, err
-	}
-	dialed, err := dialAMQP(ctx, to)
-	if err != nil {
-		return 0, err
-	}
-	defer dialed.close()
-	var ok amqp.QueueDeclareOk
-	err = dialed.(*amqpWire).request(&amqp.QueueDeclare{Queue: []byte(queue), Passive: true}, amqp.IDQueueDeclareOk, &ok)
-	return uint64(ok.MessageCount), err
 }
 
 func (w *amqpWire) deleteQueue(name string) (uint64, error) {

@@ -1,0 +1,5 @@
+package main
+
+import "context"
+
+func growth(ctx context.Context, s settings) error { return nil }
