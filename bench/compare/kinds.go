@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // kind is a broker and how it is started.
@@ -66,6 +67,14 @@ func columns(s settings) []column {
 	return list
 }
 
+// columnNames are in the order of the tables.
+func columnNames() (names []string) {
+	for _, c := range columns(settings{rabbitRoot: "/"}) {
+		names = append(names, c.name)
+	}
+	return names
+}
+
 func fireMQ(s settings) *kind {
 	return &kind{
 		name:    "firemq",
@@ -111,9 +120,15 @@ func rabbitMQ(name, root string) *kind {
 				"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(inside, "plugins"),
 			}
 		},
-		// Erlang's port mapper outlives the node; it ends at once when nobody is registered any more.
+		// Erlang's port mapper outlives the node. It ends when told to, once it has noticed that the node is gone.
 		cleanup: func(ports []int) {
-			exec.Command(epmd[0], append(epmd[1:], "-port", fmt.Sprint(ports[2]), "-kill")...).Run()
+			for range 40 {
+				out, _ := exec.Command(epmd[0], append(epmd[1:], "-port", fmt.Sprint(ports[2]), "-kill")...).CombinedOutput()
+				if !strings.Contains(string(out), "not allowed") {
+					return
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
 		},
 	}
 }
