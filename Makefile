@@ -13,7 +13,7 @@ GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')
 PYTHON       = .cache/venv/.installed
 NODE         = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
 
-.PHONY: build deps rabbitmq vet test check fmt staticcheck race generated generate fuzz bench bench-compare bench-growth soak clean
+.PHONY: build deps rabbitmq vet test check fmt staticcheck race generated generate fuzz bench bench-compare bench-growth bench-gate bench-allocs soak clean
 .DELETE_ON_ERROR:
 
 build:
@@ -91,6 +91,14 @@ bench-compare:
 
 bench-growth:
 	bench/run.sh growth $(SECONDS_EACH) $(RUNS)
+
+# The benchmarks and the broker's CPU per message beside the commit BASE, in one run; and, the same on every
+# machine, that no benchmark of a message's path allocates.
+bench-gate: bench-allocs
+	bench/gate.sh compare $(BASE)
+
+bench-allocs:
+	bench/gate.sh allocs
 
 clean:
 	rm -rf firemq .cache examples/javascript/node_modules test/compat/node/node_modules

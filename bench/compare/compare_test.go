@@ -235,6 +235,30 @@ func TestCompareFireMQ(t *testing.T) {
 	}
 }
 
+func TestSlowerBenchmarks(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) map[string]benchmark {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		all, err := readBenchmarks(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	old := file("old", "pkg: p\nBenchmarkA-2 \t 100 \t 10.0 ns/op\t 5 MB/s \t 0 B/op \t 0 allocs/op\nBenchmarkA-2 100 14 ns/op 0 B/op 0 allocs/op\nBenchmarkB 5 100 ns/op 0 B/op 1 allocs/op\nok p\n")
+	now := file("new", "pkg: p\nBenchmarkA-2 100 16 ns/op 8 B/op 1 allocs/op\nBenchmarkA-2 100 19 ns/op 8 B/op 1 allocs/op\nBenchmarkB 5 140 ns/op 0 B/op 0 allocs/op\nBenchmarkC 1 1 ns/op 0 B/op 7 allocs/op\n")
+	got := strings.Join(slowerBenchmarks(old, now, 1.5), "; ")
+	if want := "p BenchmarkA-2: 16 ns, was 10; p BenchmarkA-2: 1 allocations, were 0"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := slowerBenchmarks(old, old, 1); got != nil {
+		t.Errorf("the same is slower: %q", got)
+	}
+}
+
 func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]int64{"512B": 512, "1.5KiB": 1536, "10MiB": 10 << 20, "2GiB": 2 << 30} {
 		if got, err := parseBytes(text); err != nil || got != want {

@@ -3,6 +3,7 @@
 //
 //	compare run      runs every scenario against every broker, in turn, and writes runs.csv
 //	compare growth   what a message costs FireMQ with more queues, connections, backlog and cores: growth.csv
+//	compare gate     fails if FireMQ costs more than another binary of it, or its benchmarks more than they did
 //	compare tables   makes tables and figures from the CSV files, into BENCHMARKS.md
 //
 // bench/run.sh builds what is needed and calls it; that script tells the variables.
@@ -37,6 +38,10 @@ type settings struct {
 	engine       string // "", native or docker
 	cpus, memory string // of a container
 	document     string // BENCHMARKS.md
+
+	// Of gate: the binary to compare with, two files of go test -bench, and the most times slower.
+	base, benchmarks string
+	limit            float64
 }
 
 func main() {
@@ -50,7 +55,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("say what to do: run, growth or tables")
+		return fmt.Errorf("say what to do: run, growth, gate or tables")
 	}
 	var s settings
 	var brokers, scenarios string
@@ -71,12 +76,23 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&s.cpus, "cpus", envOr("CPUS", "4"), "CPUs of a container")
 	f.StringVar(&s.memory, "memory", envOr("MEMORY", "2g"), "memory of a container")
 	f.StringVar(&s.document, "document", "BENCHMARKS.md", "the document whose marked parts are made anew")
+	f.StringVar(&s.base, "base", "", "gate: the binary to compare with")
+	f.StringVar(&s.benchmarks, "benchmarks", "", "gate: the output of go test -bench before and after, two files with a comma between")
+	f.Float64Var(&s.limit, "limit", 1.5, "gate: how many times what it took at the base something may take")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
 	}
 	s.brokers, s.scenarios = strings.Fields(brokers), strings.Fields(scenarios)
 	if s.messages == 0 {
 		s.messages = min(2_000_000, int(s.seconds*100_000))
+	}
+	if args[0] == "gate" && s.out == "" {
+		dir, err := os.MkdirTemp("", "gate-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		s.out = dir
 	}
 	if args[0] != "tables" {
 		if s.out == "" {
@@ -91,6 +107,8 @@ func run(ctx context.Context, args []string) error {
 		return compare(ctx, s)
 	case "growth":
 		return growth(ctx, s)
+	case "gate":
+		return gate(ctx, s)
 	case "tables":
 		dir := s.out
 		if f.NArg() > 0 {
@@ -98,7 +116,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return tables(s, dir)
 	}
-	return fmt.Errorf("%q is none of run, growth and tables", args[0])
+	return fmt.Errorf("%q is none of run, growth, gate and tables", args[0])
 }
 
 func envOr(name, otherwise string) string {
