@@ -49,9 +49,11 @@ var arrows = map[string][]string{
 	"": {"server"}, // package firemq
 
 	// Clients and commands.
-	"sdk/go":     {"frames/fmq1", "frames/table", "internal/transport"},
-	"bench":      {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
-	"cmd/firemq": {"bench", "mgmt/api", "sdk/go", "server"},
+	"sdk/go":        {"frames/fmq1", "frames/table", "internal/transport"},
+	"bench":         {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
+	"bench/plot":    {},
+	"bench/compare": {"bench", "bench/plot"},
+	"cmd/firemq":    {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
 
 	// Tests of the whole and programs for readers.
 	"test/internal/brokertest": {},
