@@ -1,0 +1,138 @@
+package compat
+
+import (
+	"bufio"
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/firemq/firemq/test/internal/brokertest"
+)
+
+// A suite is run by its language's own runner, against a broker of its own, beside other suites. It finds
+// the broker in AMQP_URL, and in BROKER_CONTROL what restarts it (see brokertest.Target). Each of its tests
+// is reported as a subtest.
+
+func TestPika(t *testing.T)    { pytest(t, "python") }
+func TestAioPika(t *testing.T) { pytest(t, "aiopika") }
+
+func pytest(t *testing.T, folder string) {
+	t.Parallel()
+	report := filepath.Join(t.TempDir(), "report.xml")
+	out, err := suite(t, folder, python(t), "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-o", "junit_family=xunit1", "--junitxml="+report)
+	results(t, readJUnit(t, report), out, err)
+}
+
+func TestAmqplib(t *testing.T) {
+	t.Parallel()
+	out, err := suite(t, "node", node(t, "test", "compat", "node"), "--test", "--test-reporter=tap")
+	results(t, tapResults(out), out, err)
+}
+
+// suite runs the tests in a folder beside this file to their end.
+func suite(t *testing.T, folder, name string, args ...string) (string, error) {
+	t.Helper()
+	target := brokertest.NewTarget(t)
+	env := []string{"AMQP_URL=" + target.URL, "BROKER_CONTROL=" + target.Serve(t)}
+	return runEnv(t, suiteLimit, env, "test/compat/"+folder, name, args...)
+}
+
+// result is how one test of a suite ended.
+type result struct {
+	name   string
+	failed bool
+	detail string
+	skip   string // why it was skipped
+}
+
+// results reports each result as a subtest. A suite that says that it failed, or that ran nothing, has failed.
+func results(t *testing.T, all []result, out string, err error) {
+	t.Helper()
+	for _, r := range all {
+		t.Run(r.name, func(t *testing.T) {
+			switch {
+			case r.failed:
+				t.Error(r.detail)
+			case r.skip != "":
+				t.Skip(r.skip)
+			}
+		})
+	}
+	if len(all) == 0 || err != nil && !t.Failed() {
+		t.Errorf("%d tests, error %v\n%s", len(all), err, out)
+	}
+}
+
+// readJUnit reads reports in JUnit's XML format; what isn't there has no results.
+func readJUnit(t *testing.T, files ...string) []result {
+	t.Helper()
+	type testcase struct {
+		Class   string  `xml:"classname,attr"`
+		Name    string  `xml:"name,attr"`
+		Failure *string `xml:"failure"`
+		Error   *string `xml:"error"`
+		Skipped *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"skipped"`
+	}
+	var all []result
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if os.IsNotExist(err) {
+			continue
+		}
+		var report struct {
+			Cases  []testcase `xml:"testcase"`           // of a testsuite
+			Suites []testcase `xml:"testsuite>testcase"` // of testsuites
+		}
+		if err == nil {
+			err = xml.Unmarshal(data, &report)
+		}
+		if err != nil {
+			t.Fatalf("report %s: %v", file, err)
+		}
+		for _, c := range append(report.Cases, report.Suites...) {
+			r := result{name: c.Class + "/" + c.Name}
+			for _, detail := range []*string{c.Failure, c.Error} {
+				if detail != nil {
+					r.failed, r.detail = true, *detail
+				}
+			}
+			if c.Skipped != nil {
+				r.skip = "skipped: " + c.Skipped.Message
+			}
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+var tapLine = regexp.MustCompile(`^(not )?ok \d+ - (.*?)(?: # SKIP ?(.*))?$`)
+
+// tapResults reads the top-level results of a TAP stream.
+func tapResults(tap string) []result {
+	var all []result
+	for scanner := bufio.NewScanner(strings.NewReader(tap)); scanner.Scan(); {
+		line := scanner.Text()
+		if m := tapLine.FindStringSubmatch(line); m != nil {
+			r := result{name: m[2], failed: m[1] != ""}
+			if strings.Contains(line, " # SKIP") {
+				r.skip = "skipped: " + m[3]
+			}
+			all = append(all, r)
+		} else if len(all) > 0 && strings.HasPrefix(line, "  ") {
+			all[len(all)-1].detail += line + "\n"
+		}
+	}
+	return all
+}
+
+func TestTapResults(t *testing.T) {
+	got := tapResults("TAP version 13\n# Subtest: a\nok 1 - a\n  ---\n  duration_ms: 1\n  ...\nnot ok 2 - b\n  ---\n  error: boom\n  ...\nok 3 - c # SKIP no\n1..3\n# fail 1\n")
+	if len(got) != 3 || got[0].name != "a" || got[0].failed || !got[1].failed || !strings.Contains(got[1].detail, "boom") || got[2].name != "c" || got[2].skip != "skipped: no" {
+		t.Errorf("got %v", got)
+	}
+}
