@@ -18,6 +18,7 @@ import (
 
 func TestPika(t *testing.T)    { pytest(t, "python") }
 func TestAioPika(t *testing.T) { pytest(t, "aiopika") }
+func TestCelery(t *testing.T)  { pytest(t, "celery") }
 
 func pytest(t *testing.T, folder string) {
 	t.Parallel()

@@ -135,7 +135,10 @@ func (g *Target) limit(alarm bool) error {
 }
 
 func (g *Target) start() (*Broker, error) {
-	return start(g.bin, Options{Data: g.data, Flags: []string{"--amqp", g.addr, "--config", g.config}})
+	return start(g.bin, Options{Data: g.data, Flags: []string{
+		"--amqp", g.addr, "--config", g.config,
+		"--shutdown-timeout", "1s", // clients that do one thing at a time say no goodbye while they wait for Restart
+	}})
 }
 
 func (g *Target) call(word string) error {
