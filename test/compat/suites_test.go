@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/xml"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -31,6 +32,27 @@ func TestAmqplib(t *testing.T) {
 	t.Parallel()
 	out, err := suite(t, "node", node(t, "test", "compat", "node"), "--test", "--test-reporter=tap")
 	results(t, tapResults(out), out, err)
+}
+
+func TestJava(t *testing.T) {
+	t.Parallel()
+	needClient(t, ".cache", "java", ".installed")
+	reports := t.TempDir()
+	out, err := suite(t, "java", program(t, "mvn"), "-q", "-B", "-Dreports="+reports, "test")
+	files, globErr := filepath.Glob(filepath.Join(reports, "TEST-*.xml"))
+	if globErr != nil {
+		t.Fatal(globErr)
+	}
+	results(t, readJUnit(t, files...), out, err)
+}
+
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // suite runs the tests in a folder beside this file to their end.
