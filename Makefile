@@ -11,6 +11,7 @@ GO_FILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
 PYTHON    = .cache/venv/.installed
 NODE      = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
 JAVA      = .cache/java/.installed
+RUST      = .cache/cargo/.installed
 
 .PHONY: build deps amqp-tools rabbitmq vet test check fmt staticcheck race generated generate fuzz bench soak clean
 .DELETE_ON_ERROR:
@@ -19,7 +20,7 @@ build:
 	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
 
 # The clients for the examples and test/compat, as their lock files pin them.
-deps: $(PYTHON) $(NODE) $(JAVA) amqp-tools rabbitmq
+deps: $(PYTHON) $(NODE) $(JAVA) $(RUST) amqp-tools rabbitmq
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv
@@ -33,6 +34,10 @@ $(PYTHON): test/compat/python/requirements.txt
 # Runs no test, for which Maven fetches all that running them takes.
 $(JAVA): test/compat/java/pom.xml
 	mvn -q -B --file $< test -Dtest=None
+	touch $@
+
+$(RUST): test/compat/lapin/Cargo.lock
+	cargo test --quiet --locked --no-run --manifest-path test/compat/lapin/Cargo.toml --target-dir .cache/cargo
 	touch $@
 
 # The programs of rabbitmq-c, from Debian.

@@ -46,6 +46,14 @@ func TestJava(t *testing.T) {
 	results(t, readJUnit(t, files...), out, err)
 }
 
+func TestLapin(t *testing.T) {
+	t.Parallel()
+	needClient(t, ".cache", "cargo", ".installed")
+	out, err := suite(t, "lapin", program(t, "cargo"), "test", "--quiet", "--locked", "--offline", "--no-fail-fast",
+		"--target-dir", filepath.Join(brokertest.Root(), ".cache", "cargo"), "--", "--format=pretty")
+	results(t, cargoResults(out), out, err)
+}
+
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -156,6 +164,43 @@ func tapResults(tap string) []result {
 func TestTapResults(t *testing.T) {
 	got := tapResults("TAP version 13\n# Subtest: a\nok 1 - a\n  ---\n  duration_ms: 1\n  ...\nnot ok 2 - b\n  ---\n  error: boom\n  ...\nok 3 - c # SKIP no\n1..3\n# fail 1\n")
 	if len(got) != 3 || got[0].name != "a" || got[0].failed || !got[1].failed || !strings.Contains(got[1].detail, "boom") || got[2].name != "c" || got[2].skip != "skipped: no" {
+		t.Errorf("got %v", got)
+	}
+}
+
+var (
+	cargoLine   = regexp.MustCompile(`^test (\S+) \.\.\. (ok|FAILED|ignored)`)
+	cargoDetail = regexp.MustCompile(`^---- (\S+) stdout ----$`)
+)
+
+// cargoResults reads what the test runner of cargo prints.
+func cargoResults(out string) []result {
+	var all []result
+	var detail *string
+	for scanner := bufio.NewScanner(strings.NewReader(out)); scanner.Scan(); {
+		line := scanner.Text()
+		if m := cargoLine.FindStringSubmatch(line); m != nil {
+			r := result{name: m[1], failed: m[2] == "FAILED"}
+			if m[2] == "ignored" {
+				r.skip = "ignored"
+			}
+			all = append(all, r)
+		} else if m := cargoDetail.FindStringSubmatch(line); m != nil {
+			for i := range all {
+				if all[i].name == m[1] {
+					detail = &all[i].detail
+				}
+			}
+		} else if detail != nil {
+			*detail += line + "\n"
+		}
+	}
+	return all
+}
+
+func TestCargoResults(t *testing.T) {
+	got := cargoResults("\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nthread 'b' panicked: boom\n\ntest result: FAILED.\n")
+	if len(got) != 2 || got[0].name != "a" || got[0].failed || !got[1].failed || !strings.Contains(got[1].detail, "boom") {
 		t.Errorf("got %v", got)
 	}
 }
