@@ -78,6 +78,7 @@ var testArrows = map[string][]string{
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
+	"test/compat/tools":         {"test/internal/brokertest"},
 }
 
 // homes says which packages may import a module of others. Most have one home, so that replacing
