@@ -49,9 +49,11 @@ var arrows = map[string][]string{
 	"": {"server"}, // package firemq
 
 	// Clients and commands.
-	"sdk/go":     {"frames/fmq1", "frames/table", "internal/transport"},
-	"bench":      {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
-	"cmd/firemq": {"bench", "mgmt/api", "sdk/go", "server"},
+	"sdk/go":        {"frames/fmq1", "frames/table", "internal/transport"},
+	"bench":         {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
+	"bench/plot":    {},
+	"bench/compare": {"bench", "bench/plot"},
+	"cmd/firemq":    {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
 
 	// What checks clients.
 	"conformance":            {"frames/fmq1", "internal/websocket"},
@@ -76,8 +78,8 @@ var testArrows = map[string][]string{
 	"":                 {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
 	"frames/amqp":      {"frames/amqp/text"},
 	"loop":             {"session"}, // that a connection is the outbox that sessions need
-	"session/amqp":     {"broker/auth", "frames/amqp/text", "internal/vfs"},
-	"session/fmq1":     {"broker/auth", "internal/vfs"},
+	"session/amqp":     {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
+	"session/fmq1":     {"broker/auth", "internal/vfs", "journal"},
 	"sdk/go":           {""}, // a whole broker
 	"server":           {"internal/transport", "pool", "sdk/go"},
 	"test/compat":      {"test/internal/brokertest"},
@@ -89,6 +91,7 @@ var testArrows = map[string][]string{
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
+	"test/compat/tools":         {"test/internal/brokertest"},
 }
 
 // homes says which packages may import a module of others. Most have one home, so that replacing
