@@ -53,6 +53,11 @@ var arrows = map[string][]string{
 	"bench":      {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
 	"cmd/firemq": {"bench", "mgmt/api", "sdk/go", "server"},
 
+	// What checks clients.
+	"conformance":            {"frames/fmq1", "internal/websocket"},
+	"cmd/firemq-conformance": {"conformance"},
+	"sdk/go/conformance":     {"sdk/go"},
+
 	// Tests of the whole and programs for readers.
 	"test/internal/brokertest": {},
 	"test/internal/suite":      {},
@@ -93,7 +98,7 @@ var homes = map[string][]string{
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
 	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
-	"github.com/rabbitmq/amqp091-go":          {"examples/go/hello"},
+	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/hello"},
 }
 
 // testModules are for tests only, of any package.
