@@ -1,6 +1,6 @@
 // The frames of the FireMQ protocol: ops, their header fields, and how both are spelt on a stream (with
 // a length in front) and in a WebSocket message (without).
-import { decode, FormatError, type Value, type ValueMap, Writer } from "./msgpack.js";
+import { decodeFields, FormatError, type Value, type ValueMap, Writer } from "./msgpack.js";
 
 export const Op = {
   hello: 0x01,
@@ -156,19 +156,16 @@ export function decodeFrame(bytes: Uint8Array): Frame | undefined {
 function decodeHeader(name: OpName, bytes: Uint8Array): Record<string, Value> {
   let map: ValueMap = {};
   if (bytes.length > 0) {
-    let v: Value;
     try {
-      v = decode(bytes);
+      map = decodeFields(bytes, fields[name]);
     } catch (e) {
       if (e instanceof FormatError) throw new ProtocolError(`the header of a ${name} frame: ${e.message}`);
       throw e;
     }
-    if (!isMap(v)) throw new ProtocolError(`the header of a ${name} frame is no map`);
-    map = v;
   }
   const header: Record<string, Value> = {};
   for (const [field, kind] of Object.entries(fields[name]) as [string, Kind][]) {
-    const v = Object.hasOwn(map, field) ? map[field] : undefined;
+    const v = map[field];
     if (v === undefined) header[field] = zeroOf(kind);
     else if (is(v, kind)) header[field] = v;
     else throw new ProtocolError(`${field} of a ${name} frame is no ${kind}`);
@@ -176,7 +173,7 @@ function decodeHeader(name: OpName, bytes: Uint8Array): Record<string, Value> {
   return header;
 }
 
-export const isMap = (v: Value | undefined): v is ValueMap =>
+const isMap = (v: Value | undefined): v is ValueMap =>
   typeof v === "object" && v !== null && !Array.isArray(v) && !(v instanceof Uint8Array);
 
 function zeroOf(kind: Kind): Value {

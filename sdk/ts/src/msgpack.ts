@@ -213,9 +213,20 @@ const narrow = (n: bigint): number | bigint => (n53(n) ? Number(n) : n);
 export function decode(bytes: Uint8Array): Value {
   const reader = new Reader(bytes);
   const v = reader.value(0);
-  if (reader.at !== bytes.length) throw new FormatError(`${bytes.length - reader.at} bytes follow the value`);
+  reader.end();
   return v;
 }
+
+/** decodeFields reads the entries of a map whose keys are wanted, and skips the others, whatever they are. */
+export function decodeFields(bytes: Uint8Array, wanted: object): ValueMap {
+  const reader = new Reader(bytes);
+  const map = reader.fields(wanted);
+  reader.end();
+  return map;
+}
+
+/** The bytes of the n-th of the lengths of 8, 16 and 32 bits. */
+const width = (n: number): 1 | 2 | 4 => (n === 0 ? 1 : n === 1 ? 2 : 4);
 
 class Reader {
   at = 0;
@@ -233,6 +244,44 @@ class Reader {
     if (n > this.#bytes.length - at) throw new FormatError("the value ends early");
     this.at += n;
     return at;
+  }
+
+  end(): void {
+    if (this.at !== this.#bytes.length) throw new FormatError(`${this.#bytes.length - this.at} bytes follow the value`);
+  }
+
+  fields(wanted: object): ValueMap {
+    const head = this.#uint(1);
+    if ((head & 0xf0) !== 0x80 && head !== 0xde && head !== 0xdf) throw new FormatError("it is no map");
+    const n = head < 0x90 ? head & 0x0f : this.#uint(head === 0xde ? 2 : 4);
+    const map: Record<string, Value> = {};
+    for (let i = 0; i < n; i++) {
+      const key = this.value(1);
+      if (typeof key !== "string") throw new FormatError("a key of a map is no string");
+      if (Object.hasOwn(wanted, key)) map[key] = this.value(1);
+      else this.#skip();
+    }
+    return map;
+  }
+
+  /** Passes over a value of any type, with all that is in it. */
+  #skip(): void {
+    for (let values = 1; values > 0; values--) {
+      const head = this.#uint(1);
+      if (head < 0x80 || head >= 0xe0) continue;
+      if (head < 0x90) values += 2 * (head & 0x0f);
+      else if (head < 0xa0) values += head & 0x0f;
+      else if (head < 0xc0) this.#take(head & 0x1f);
+      else if (head >= 0xc4 && head <= 0xc6) this.#take(this.#uint(width(head - 0xc4)));
+      else if (head >= 0xc7 && head <= 0xc9) this.#take(1 + this.#uint(width(head - 0xc7))); // an extension, and its type
+      else if (head === 0xca || head === 0xcb) this.#take(head === 0xca ? 4 : 8);
+      else if (head >= 0xcc && head <= 0xd3) this.#take(1 << (head & 3));
+      else if (head >= 0xd4 && head <= 0xd8) this.#take(1 + (1 << (head - 0xd4)));
+      else if (head >= 0xd9 && head <= 0xdb) this.#take(this.#uint(width(head - 0xd9)));
+      else if (head === 0xdc || head === 0xdd) values += this.#uint(width(head - 0xdb));
+      else if (head >= 0xde) values += 2 * this.#uint(width(head - 0xdd));
+      else if (head === 0xc1) throw new FormatError("a value begins with the byte 0xc1");
+    }
   }
 
   #uint(width: 1 | 2 | 4): number {
