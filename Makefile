@@ -7,18 +7,19 @@ STATICCHECK = v0.8.2
 FUZZTIME    = 10s
 SEEDS       = 10000
 
-GO_FILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
-PYTHON    = .cache/venv/.installed
-NODE      = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
+GO_FILES   = $(shell git ls-files --cached --others --exclude-standard '*.go')
+PYTHON     = .cache/venv/.installed
+NODE       = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node)
+TYPESCRIPT = sdk/ts/dist/.built examples/typescript/dist/.built
 
-.PHONY: build deps rabbitmq vet test check fmt staticcheck race generated generate fuzz bench soak clean
+.PHONY: build deps rabbitmq chromium vet test check fmt staticcheck race generated generate fuzz bench soak clean
 .DELETE_ON_ERROR:
 
 build:
 	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
 
-# The clients for the examples and test/compat, as their lock files pin them.
-deps: $(PYTHON) $(NODE) rabbitmq
+# The clients for the examples and the tests, as their lock files pin them, and the TypeScript SDK.
+deps: $(PYTHON) $(NODE) $(TYPESCRIPT) rabbitmq chromium
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv
@@ -29,6 +30,13 @@ $(PYTHON): test/compat/python/requirements.txt
 	cd $* && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
 
+sdk/ts/dist/.built: $(wildcard sdk/ts/*.json sdk/ts/*/*.ts)
+examples/typescript/dist/.built: sdk/ts/dist/.built $(wildcard examples/typescript/*.ts)
+
+%/dist/.built: %/node_modules/.installed
+	cd $* && npm run --silent build
+	touch $@
+
 # RabbitMQ, which test/oracle runs beside FireMQ; without it those tests are skipped.
 rabbitmq:
 	@if [ -e /usr/lib/rabbitmq/bin/rabbitmq-server ]; then exit; fi; \
@@ -36,6 +44,14 @@ rabbitmq:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server </dev/null >/dev/null && exit; \
 	fi; \
 	echo "RabbitMQ is not installed, and only root can do it with apt-get: the tests in test/oracle will be skipped"
+
+# The browser that test/typescript runs the SDK in; without it that test is skipped.
+chromium:
+	@if [ -e /usr/bin/chromium ]; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null && exit; \
+	fi; \
+	echo "Chromium is not installed, and only root can do it with apt-get: its test in test/typescript will be skipped"
 
 vet:
 	go vet ./...
@@ -84,4 +100,4 @@ bench:
 	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v /test/)
 
 clean:
-	rm -rf firemq .cache examples/javascript/node_modules test/compat/node/node_modules
+	rm -rf firemq .cache $(addsuffix /node_modules,examples/javascript examples/typescript sdk/ts test/compat/node) $(addsuffix /dist,examples/typescript sdk/ts)

@@ -80,6 +80,7 @@ var testArrows = map[string][]string{
 	"mgmt":          {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
+	"test/typescript":           {"conformance", "test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
 }
 
