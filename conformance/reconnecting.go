@@ -145,22 +145,24 @@ func reconnectDeleted(s *scene) {
 }
 
 func reconnectBrokerKilled(s *scene) {
-	s.do("connect", fields{"url": s.url(), "reconnect": true})
-	s.queue("durable", nil)
+	// The scene's own vhost may be too young to survive: users and permissions are written in the background.
+	s.do("connect", fields{"url": s.urlAs("guest:guest@", "/"), "reconnect": true})
+	durable, transient := s.vhost, s.vhost+"-transient"
+	s.queue(durable, nil)
 	name, _ := s.do("declare_queue", fields{"exclusive": true, "durable": false})["name"].(string)
-	s.do("declare_exchange", fields{"name": "transient", "type": "fanout", "durable": false})
-	s.do("bind", fields{"exchange": "transient", "queue": name})
+	s.do("declare_exchange", fields{"name": transient, "type": "fanout", "durable": false})
+	s.do("bind", fields{"exchange": transient, "queue": name})
 	sub := s.subscribe(name, nil)
-	s.do("publish", fields{"key": "durable", "body": "persistent"})
-	s.do("publish", fields{"key": "durable", "body": "transient", "persistent": false})
+	s.do("publish", fields{"key": durable, "body": "persistent"})
+	s.do("publish", fields{"key": durable, "body": "transient", "persistent": false})
 	s.play.broker.kill()
-	s.send("publish", fields{"key": "durable", "body": "meanwhile"})
+	s.send("publish", fields{"key": durable, "body": "meanwhile"})
 	s.must(s.play.broker.start())
 	s.receive("publish")
-	s.take("durable", "persistent")
-	s.take("durable", "meanwhile")
-	s.empty("durable")
-	s.publish("transient", "", "routed")
+	s.take(durable, "persistent")
+	s.take(durable, "meanwhile")
+	s.empty(durable)
+	s.publish(transient, "", "routed")
 	s.ack(s.next(sub, "routed"))
 }
 

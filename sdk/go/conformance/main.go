@@ -238,6 +238,7 @@ func (d *driver) connect(ctx context.Context, c *command) (any, error) {
 	d.errors = nil
 	d.mu.Unlock()
 	cfg.CAFile = os.Getenv("FIREMQ_CA_FILE")
+	cfg.Reconnect.Off = !c.Reconnect
 	cfg.OnError = func(e *fire.ServerError) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
