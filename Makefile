@@ -45,13 +45,13 @@ rabbitmq:
 	fi; \
 	echo "RabbitMQ is not installed, and only root can do it with apt-get: the tests in test/oracle will be skipped"
 
-# The browser that test/typescript runs the SDK in; without it that test is skipped.
+# The browser that test/conformance runs the TypeScript SDK in; without it that test is skipped.
 chromium:
 	@if [ -e /usr/bin/chromium ]; then exit; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null && exit; \
 	fi; \
-	echo "Chromium is not installed, and only root can do it with apt-get: its test in test/typescript will be skipped"
+	echo "Chromium is not installed, and only root can do it with apt-get: its test in test/conformance will be skipped"
 
 vet:
 	go vet ./...

@@ -22,7 +22,7 @@ func TestNoFlippedBitYieldsAWrongMessage(t *testing.T) {
 			FS: fs, JournalDir: testDir, Start: start, tuning: tuning{segmentBytes: 8192, queueResident: 1000, queueKeep: 500},
 			Codecs: map[message.Encoding]message.Codec{message.AMQP: plainCodec{}},
 		})
-		if err == nil && len(start.Users.Users) == 0 {
+		if err == nil && len(b.Users().Users()) == 0 {
 			err = b.AddFirstUser("guest", "guest")
 		}
 		return b, err

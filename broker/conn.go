@@ -2,10 +2,12 @@ package broker
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 )
 
 // User is a login that passed.
@@ -52,6 +54,11 @@ type Conn struct {
 	active   []*Channel // have collected publishes or settlements
 	quiet    bool
 	closed   bool
+	// changed is the journal position of what the verbs changed whose answers were not given yet to
+	// Channel.Answer, 0 for nothing.
+	changed journal.Position
+
+	kept atomic.Int64 // answers that wait on its channels
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable

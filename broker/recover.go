@@ -127,6 +127,9 @@ func (r *recovery) exchange(vhost string, x *Exchange) error {
 	if !ok {
 		return fmt.Errorf("exchange '%s' in vhost '%s' has the unknown type '%s'", x.Name, vhost, x.Type)
 	}
+	if err := route.CheckExchange(kind, x.Args); err != nil {
+		return fmt.Errorf("exchange '%s' in vhost '%s': %w", x.Name, vhost, err)
+	}
 	if v.exchanges[x.Name] != nil {
 		return nil
 	}
@@ -195,6 +198,18 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 		return err
 	}
 	b := r.b
+	switch c.Op {
+	case opUser:
+		if err := b.userChanged(c.Name, c.User); err != nil {
+			return fmt.Errorf("topology record: user '%s': %w", c.Name, err)
+		}
+		return nil
+	case opGlobal:
+		if b.globals[c.Name] = c.Value; c.Value == nil {
+			delete(b.globals, c.Name)
+		}
+		return nil
+	}
 	v := b.vhosts[c.VHost]
 	if v == nil {
 		if c.Op == opAddVHost {
@@ -204,6 +219,8 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 	}
 	switch c.Op {
 	case opAddVHost:
+	case opVHostMeta:
+		v.meta = *c.Meta
 	case opDeleteVHost:
 		for _, q := range b.removeVHost(v) {
 			r.forget(q)

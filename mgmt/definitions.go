@@ -512,7 +512,8 @@ func (m *importer) readExchange(b body) {
 	if d.Type == "" {
 		d.Type = "direct"
 	}
-	if _, ok := route.ParseKind(d.Type); !ok {
+	kind, ok := route.ParseKind(d.Type)
+	if !ok {
 		m.fault("exchange '%s' in vhost '%s' has the unsupported type '%s'", name, vhost, d.Type)
 		return
 	}
@@ -529,6 +530,10 @@ func (m *importer) readExchange(b body) {
 	}
 	if _, bad := policy.AlternateExchange(d.Args, name); bad != nil {
 		m.fault("%s", bad.Text)
+		return
+	}
+	if err := route.CheckExchange(kind, d.Args); err != nil {
+		m.fault("exchange '%s' in vhost '%s': %s", name, vhost, err)
 		return
 	}
 	m.exchanges = append(m.exchanges, inVHost[broker.ExchangeDeclare]{vhost, d})
@@ -592,11 +597,9 @@ func (m *importer) readBinding(b body) {
 		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, reasonOf(err))
 		return
 	}
-	if m.kindOf(r.VHost, source) == route.Headers {
-		if err := route.CheckHeaders(r.Args); err != nil {
-			m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, err)
-			return
-		}
+	if err := route.CheckBinding(m.kindOf(r.VHost, source), r.Key, r.Args); err != nil {
+		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, err)
+		return
 	}
 	m.bindings = append(m.bindings, r)
 }
@@ -652,9 +655,11 @@ func (m *importer) apply() error {
 		}
 	}
 	users := m.b.Users()
+	var changed []string
 	for _, u := range m.newUsers {
 		_, err := users.PutUser(u)
 		note(err)
+		changed = append(changed, u.Name)
 	}
 	for _, v := range sortedKeys(m.newVHosts) {
 		m.b.AddVHost(v)
@@ -663,12 +668,14 @@ func (m *importer) apply() error {
 	for _, p := range m.permissions {
 		_, err := users.SetPermissions(p)
 		note(err)
+		changed = append(changed, p.User)
 	}
 	for _, p := range m.topics {
 		_, err := users.SetTopicPermission(p)
 		note(err)
+		changed = append(changed, p.User)
 	}
-	m.b.UsersChanged()
+	m.b.UsersChanged(changed...)
 	for _, g := range m.globals {
 		m.b.SetGlobal(g.Name, g.Value)
 	}

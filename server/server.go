@@ -161,7 +161,7 @@ func (s *Server) open() error {
 		}
 		diskDir = dir
 		file = filepath.Join(dir, "definitions.json")
-		start, err := definitions.Load(file)
+		start, err := definitions.Load(vfs.OS{}, file)
 		if err != nil {
 			return fmt.Errorf("%w; restore it from a backup, or move it away to start without topology and users", err)
 		}
@@ -189,7 +189,7 @@ func (s *Server) open() error {
 	for _, d := range rec.Damaged {
 		s.log.Error("damage in the journal was skipped", "damage", d)
 	}
-	if len(o.Start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser(s.opt.DefaultUser, s.opt.DefaultPass); err != nil {
 			return fmt.Errorf("create user '%s': %w", s.opt.DefaultUser, err)
 		}
@@ -215,7 +215,7 @@ func (s *Server) claim(dir string) error {
 		return dataError(dir, err)
 	}
 	s.lock = lock
-	if err := definitions.CheckFormat(filepath.Join(dir, "node.json")); err != nil {
+	if err := definitions.CheckFormat(vfs.OS{}, filepath.Join(dir, "node.json")); err != nil {
 		return err
 	}
 	return nil

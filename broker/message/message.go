@@ -37,6 +37,8 @@ type Codec interface {
 	// Headers adds the headers in props to dst, so that who routes by them can reuse its table;
 	// strings alias props. Malformed headers are none.
 	Headers(dst table.Table, props []byte) table.Table
+	// Properties reads all but the headers; strings alias props. Malformed ones are none.
+	Properties(props []byte) table.Properties
 }
 
 // MaxName is the largest exchange name or routing key in bytes (a short string, 4.2.5.3).

@@ -66,7 +66,7 @@ type Config struct {
 	Overflow      Overflow
 	MaxPriority   int   // highest priority up to 255, None: a plain queue
 	SingleActive  bool  // x-single-active-consumer
-	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit (quorum)
+	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit
 }
 
 // Plain is the Config of a queue without arguments.
@@ -95,7 +95,14 @@ type Receiver interface {
 	// Dispatch asks it last: true means that the delivery follows. After false the consumer
 	// is parked: passed over, and not asked again, until Wake.
 	Reserve() bool
+
+	// Room tells how many deliveries Reserve would grant now. Receivers with the same shared, if it
+	// is not nil, share that room. Called like Reserve.
+	Room() (n uint64, shared any)
 }
+
+// Unlimited is a Room without a limit.
+const Unlimited = unlimited
 
 // Consumer is one consumer of one queue. The exported fields are set before AddConsumer and
 // immutable afterwards; the rest belongs to the queue. It is never added twice.
@@ -356,7 +363,7 @@ func waits(e *Entry, committed uint64) bool {
 	return pos == 0 || pos >= committed
 }
 
-// Waiting says whether the next message is only held up by the journal: Dispatch, or Get, is
+// Waiting says whether the next message is only held up by the journal: Dispatch is
 // worth another call after the next commit.
 func (q *Queue) Waiting(committed uint64) bool {
 	return q.ready.n > 0 && waits(q.ready.head(), committed)
@@ -412,15 +419,15 @@ func (q *Queue) Dispatch(now int64, committed uint64, limit int, out *Effects) (
 // Get takes the next message for a basic.get, which no prefetch limits and single active
 // consumer does not forbid. It counts as unacked without a consumer: settle it with Ack or
 // Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead.
+// ok is false when the queue is empty.
 //
-// ok is false when no message can be handed out: the queue is empty, or, when Waiting then says
-// so, the next message waits for the journal. A client that publishes and then gets must find its
-// message, so the owner then calls again after the commit instead of answering empty.
-func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool) {
+// A message that waits for the journal is handed out too, even before its record is appended: a client that
+// publishes and then gets must find its message, and what is confirmed may lie behind one that is not.
+func (q *Queue) Get(now int64, out *Effects) (e Entry, ok bool) {
 	for q.due(now) {
 		q.die(Expired, out)
 	}
-	if q.ready.n == 0 || waits(q.ready.head(), committed) {
+	if q.ready.n == 0 {
 		q.checkNow()
 		return Entry{}, false
 	}
@@ -431,6 +438,15 @@ func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool
 	q.debug.take(nil, e.Seq)
 	q.checkNow()
 	return e, true
+}
+
+// Keep counts a delivery to a NoAck consumer as unacked after all, because it could not be sent: settle it
+// as after a Get, with a nil consumer.
+func (q *Queue) Keep(e *Entry) {
+	q.unacked++
+	q.unackedBytes += int64(e.Size)
+	q.debug.take(nil, e.Seq)
+	q.checkNow()
 }
 
 // Ack settles an unacked entry: for an ack, and for a reject that does not requeue. c is the

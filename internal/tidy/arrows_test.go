@@ -69,8 +69,8 @@ var testArrows = map[string][]string{
 	"":                 {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
 	"frames/amqp":      {"frames/amqp/text"},
 	"loop":             {"session"}, // that a connection is the outbox that sessions need
-	"session/amqp":     {"broker/auth", "frames/amqp/text", "internal/vfs"},
-	"session/fmq1":     {"broker/auth", "internal/vfs"},
+	"session/amqp":     {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
+	"session/fmq1":     {"broker/auth", "internal/vfs", "journal"},
 	"sdk/go":           {""}, // a whole broker
 	"server":           {"internal/transport", "pool", "sdk/go"},
 	"test/compat":      {"test/internal/brokertest"},
@@ -81,7 +81,6 @@ var testArrows = map[string][]string{
 	"mgmt":             {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
-	"test/typescript":           {"conformance", "test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
 }
 

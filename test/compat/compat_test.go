@@ -166,8 +166,14 @@ func TestPython(t *testing.T) {
 
 // TestNode runs the amqplib suite and reports each of its tests.
 func TestNode(t *testing.T) {
-	interpreter := node(t, "test", "compat", "node")
-	out, err := run(t, suiteLimit, brokertest.AMQPURL(t), "test/compat/node", interpreter, "--test", "--test-reporter=tap")
+	nodeTests(t, "test/compat/node", node(t, "test", "compat", "node"))
+}
+
+// nodeTests runs the tests of a folder, or some files with tests, and reports each test.
+func nodeTests(t *testing.T, folder, interpreter string, files ...string) {
+	t.Helper()
+	args := append([]string{"--test", "--test-reporter=tap"}, files...)
+	out, err := run(t, suiteLimit, brokertest.AMQPURL(t), folder, interpreter, args...)
 	count := 0
 	for name, result := range tapResults(out) {
 		count++
