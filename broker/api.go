@@ -132,6 +132,9 @@ type ConnInfo struct {
 	Heartbeat  uint16 // s, 0: none
 	// Octets tells what went over the connection so far; nil: not known. Any goroutine.
 	Octets func() Octets
+	// Paused tells for which reasons the connection is not read now, and when that last changed without an
+	// alarm, Unix ns, 0 for never; nil: not known. Any goroutine.
+	Paused func() (Reason, int64)
 
 	// Internal is a connection of the broker's own, which acts for a user of the management API. It
 	// is not listed or counted as a connection.

@@ -61,6 +61,7 @@ type testSink struct {
 	events    []string // confirms, nacks, returns in order
 	cancelled []string
 	committed int
+	onReturn  func(*message.Message)
 	discard   bool // count instead of keep
 	n         int
 	confirmed uint64
@@ -92,6 +93,9 @@ func (s *testSink) Nack(seq uint64, e *Error) {
 func (s *testSink) Return(seq uint64, m *message.Message) {
 	s.peer.staged = true
 	s.events = append(s.events, fmt.Sprintf("return %d %s", seq, m.Body()))
+	if s.onReturn != nil {
+		s.onReturn(m)
+	}
 }
 func (s *testSink) Cancelled(c *Consumer, e *Error) {
 	s.peer.staged = true

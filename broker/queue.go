@@ -81,7 +81,7 @@ func (q *Queue) dispatch(t *turn) {
 	if len(q.orphans) > 0 {
 		q.adopt(t)
 	}
-	if q.sm.Len() == 0 {
+	if q.sm.Len()+q.sm.Delayed() == 0 {
 		if q.resident != 0 {
 			q.page(t)
 		}

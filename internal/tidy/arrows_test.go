@@ -49,9 +49,11 @@ var arrows = map[string][]string{
 	"": {"server"}, // package firemq
 
 	// Clients and commands.
-	"sdk/go":     {"frames/fmq1", "frames/table", "internal/transport"},
-	"bench":      {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
-	"cmd/firemq": {"bench", "mgmt/api", "sdk/go", "server"},
+	"sdk/go":        {"frames/fmq1", "frames/table", "internal/transport"},
+	"bench":         {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
+	"bench/plot":    {},
+	"bench/compare": {"bench", "bench/plot"},
+	"cmd/firemq":    {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
 
 	// What checks clients.
 	"conformance":            {"frames/fmq1", "internal/websocket"},
@@ -82,6 +84,7 @@ var testArrows = map[string][]string{
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
+	"test/compat/tools":         {"test/internal/brokertest"},
 }
 
 // homes says which packages may import a module of others. Most have one home, so that replacing

@@ -30,6 +30,8 @@ type link struct {
 	loops         sync.WaitGroup
 
 	cause atomic.Pointer[error] // why writer or heartbeats broke it
+
+	useful bool // guarded by Client.mu: a message was confirmed or a call answered
 }
 
 // open connects and logs in. Errors are those of Dial.

@@ -351,6 +351,9 @@ func (c *Client) confirm(f fmq1.Frame) error {
 		}
 		return nil
 	}
+	if c.link != nil {
+		c.link.useful = true
+	}
 	for p.n > 0 && p.first <= m.UpTo {
 		e := p.at(p.first)
 		if !e.done {

@@ -54,12 +54,11 @@ func (c *Client) disconnected(l *link, err error) bool {
 		return false
 	}
 	c.unlink()
-	// Pauses go on growing when a connection is lost as soon as it is there.
-	lived := time.Since(l.since)
-	if lived > c.delay {
+	lived := time.Since(l.since) > c.cfg.Reconnect.MaxDelay
+	if l.useful || lived { // else something that is sent each time may be what breaks it
 		c.delay = 0
 	}
-	if lived > c.cfg.Reconnect.MaxDelay {
+	if lived {
 		c.locked = 0
 	}
 	c.lost = err

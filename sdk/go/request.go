@@ -159,6 +159,9 @@ func (c *Client) answer(f fmq1.Frame) error {
 		}
 	}
 	delete(c.calls, rid)
+	if w.then == nil && c.link != nil {
+		c.link.useful = true
+	}
 	if w.ok != nil && r.got == nil {
 		w.ok(&r.ok)
 	}

@@ -12,12 +12,15 @@ import (
 
 // TestTypeScript runs the tests of the TypeScript SDK, which "make deps" builds, and reports each of them.
 func TestTypeScript(t *testing.T) {
+	t.Parallel()
 	built := brokertest.Need(t, "sdk", "ts", "dist", ".built")
 	tests, err := filepath.Glob(filepath.Join(filepath.Dir(built), "test", "*.test.js"))
 	if err != nil || len(tests) == 0 {
 		t.Fatalf("the SDK has no tests (%v)", err)
 	}
-	nodeTests(t, "sdk/ts", "node", tests...)
+	args := append([]string{"--test", "--test-reporter=tap"}, tests...)
+	out, err := runEnv(t, suiteLimit, nil, "sdk/ts", "node", args...)
+	results(t, tapResults(out), out, err)
 }
 
 var program = regexp.MustCompile("(?ms)^```ts\n(.*?)^```$")
