@@ -23,7 +23,7 @@ func TestTypeScript(t *testing.T) {
 	results(t, tapResults(out), out, err)
 }
 
-var program = regexp.MustCompile("(?ms)^```ts\n(.*?)^```$")
+var pageProgram = regexp.MustCompile("(?ms)^```ts\n(.*?)^```$")
 
 // Every program of the SDK's page runs as it is printed.
 func TestTypeScriptPage(t *testing.T) {
@@ -39,7 +39,7 @@ func TestTypeScriptPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs := program.FindAllSubmatch(page, -1)
+	programs := pageProgram.FindAllSubmatch(page, -1)
 	want := []string{"order { id: 1 }\n", "10000 confirmed\n", "done task 1\ndone task 2\ndone task 3\ndone task 4\n", ""}
 	if len(programs) != len(want) {
 		t.Fatalf("the page has %d programs, want %d", len(programs), len(want))
