@@ -220,6 +220,22 @@ func (j *Journal) Sync(pos Position) error {
 	return nil
 }
 
+// flush waits until everything appended so far is safe. Unlike Sync it asks for no record: the segment
+// that is written to may have none yet.
+func (j *Journal) flush() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.waits++
+	defer func() { j.waits-- }()
+	for total := j.total; j.safe.Load() < total; {
+		if j.failed != nil {
+			return j.failed
+		}
+		j.done.Wait()
+	}
+	return nil
+}
+
 // Free says that n targets of records in pos's segment are settled, weight is theirs together, and
 // that everything which makes them so (a Settle, a dead-lettered copy) has been appended. It costs
 // two atomic adds. Any goroutine, with or without Lock.
