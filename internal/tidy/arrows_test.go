@@ -70,7 +70,7 @@ var testArrows = map[string][]string{
 	"sdk/go":             {""}, // a whole broker
 	"server":             {"internal/transport", "pool", "sdk/go"},
 	"test/compat":        {"test/internal/brokertest"},
-	"test/crash":         {"test/internal/brokertest"},
+	"test/crash":         {"sdk/go", "test/internal/brokertest"},
 	"test/oracle":        {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
 	"test/pressure":      {"sdk/go", "test/internal/brokertest"},
 	"mgmt":               {"server"}, // a whole broker
