@@ -98,6 +98,10 @@ func (b *Broker) NewMessage(p *table.Properties, exchange, key string, body []by
 		}
 		a.Expiration = n
 	}
+	if ms, passed := Delay(p.Headers); ms > 0 {
+		own := *p
+		a.Delay, own.Headers, p = ms, passed, &own
+	}
 	m := message.New(a, []byte(exchange), []byte(key), b.codecs[message.AMQP].Append(nil, p), len(body))
 	copy(m.Body(), body)
 	return m, nil

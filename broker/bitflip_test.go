@@ -15,7 +15,7 @@ import (
 func TestNoFlippedBitYieldsAWrongMessage(t *testing.T) {
 	fs := vfs.NewMem()
 	fs.MakeDir(testDir)
-	s := &simulation{t: t, r: rand.New(rand.NewPCG(1, 1))}
+	s := &simulation{t: t, r: rand.New(rand.NewPCG(1, 1)), did: new(simCounts)}
 	open := func(fs vfs.FS, start Snapshot) (*Broker, error) {
 		start.VHosts = []string{"/"}
 		b, _, err := Open(Options{
@@ -35,7 +35,9 @@ func TestNoFlippedBitYieldsAWrongMessage(t *testing.T) {
 	c.declare(QueueDeclare{Name: "q", Durable: true})
 	put := func(n int) {
 		for range n {
-			c.ok(c.ch.Publish(&Publish{Msg: s.message("", "q")}))
+			m := s.message("", "q")
+			m.Delay = 0 // the order is part of what is checked
+			c.ok(c.ch.Publish(&Publish{Msg: m}))
 			s.next++
 		}
 		c.end()

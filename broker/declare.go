@@ -32,9 +32,9 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 	if e := c.allowExchange(rightConfigure, d.Name); e != nil {
 		return e
 	}
-	kind, ok := route.ParseKind(d.Type)
-	if !ok {
-		return refuse(PreconditionFailed, "unknown exchange type '%s'", d.Type)
+	kind, fault := ExchangeKind(d.Type, d.Args)
+	if !IsExchangeType(d.Type) {
+		return fault
 	}
 	alternate, bad := policy.AlternateExchange(d.Args, exchangeName(d.Name, v.name))
 	if bad != nil {
@@ -60,6 +60,9 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 		if e := c.allowExchange(rightWrite, alternate); e != nil {
 			return e
 		}
+	}
+	if fault != nil {
+		return fault // of an argument: no matter for an exchange that exists
 	}
 	x := &Exchange{Name: d.Name, Type: d.Type, Durable: d.Durable, AutoDelete: d.AutoDelete, Internal: d.Internal, Args: d.Args, alternate: alternate}
 	b.addExchange(v, x, kind)
@@ -96,9 +99,9 @@ func (x *Exchange) equivalent(d *ExchangeDeclare, vhost string) *Error {
 
 // addExchange makes x exist. topo locked.
 func (b *Broker) addExchange(v *VHost, x *Exchange, kind route.Kind) {
-	x.stats = new(ExchangeStats)
+	x.kind, x.stats = kind, new(ExchangeStats)
 	v.exchanges[x.Name] = x
-	b.routes.AddExchange(v.name, x.Name, kind)
+	b.routes.AddExchange(v.name, x.Name, kind, x.Args)
 	b.applyToExchange(v, x)
 }
 
@@ -312,7 +315,7 @@ func (q *Queue) status(t *turn) QueueStatus {
 	return QueueStatus{Name: q.name, Messages: q.sm.Len(), Consumers: len(q.members)}
 }
 
-// DeleteQueue deletes a queue and gives the number of ready messages that went with it; a missing
+// DeleteQueue deletes a queue and gives the number of ready and delayed messages that went with it; a missing
 // queue is no error. Errors: AccessRefused, ResourceLocked, PreconditionFailed (in use, not empty).
 func (c *Conn) DeleteQueue(name string, ifUnused, ifEmpty bool) (int, *Error) {
 	if e := c.allowQueue(rightConfigure, name); e != nil {
@@ -332,7 +335,7 @@ func (c *Conn) DeleteQueue(name string, ifUnused, ifEmpty bool) (int, *Error) {
 	}
 	return c.b.deleteQueueIf(q, c.begin(), func() *Error {
 		switch {
-		case ifEmpty && q.sm.Len() > 0:
+		case ifEmpty && q.sm.Len()+q.sm.Delayed() > 0:
 			return refuse(PreconditionFailed, "%s not empty", queueName(name, c.vhost.name))
 		case ifUnused && len(q.members) > 0:
 			return refuse(PreconditionFailed, "%s in use", queueName(name, c.vhost.name))
@@ -368,10 +371,10 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 		return 0, e
 	}
 	q.deleted = true
-	ready := q.sm.Len()
 	left := q.sm.Close()
 	q.page(t)
 	q.adopt(t)
+	n := left.Len()
 	members := make([]*Consumer, 0, len(q.members))
 	for c := range q.members {
 		members = append(members, c)
@@ -403,7 +406,7 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 		c.cancelled(t, gone)
 	}
 	b.counters.QueuesDeleted.Add(1)
-	return ready, nil
+	return n, nil
 }
 
 // abandon lets go of an entry of a deleted queue: the deletion's record speaks for it.
@@ -418,7 +421,7 @@ func (b *Broker) abandon(e *queue.Entry) {
 	}
 }
 
-// PurgeQueue drops the ready messages of a queue and gives their number. Errors: NotFound,
+// PurgeQueue drops the ready and delayed messages of a queue and gives their number. Errors: NotFound,
 // ResourceLocked, AccessRefused.
 func (c *Conn) PurgeQueue(name string) (int, *Error) {
 	if e := c.allowQueue(rightRead, name); e != nil {

@@ -15,10 +15,10 @@ import (
 
 // What the broker writes into journal records. Part of the disk format: see docs/storage.md.
 
-// headSize is the length of what precedes a message's bytes in a publish record:
+// What precedes a message's bytes in a publish record:
 //
 //	0      encoding        message.Encoding
-//	1      flags           1 persistent, 2 has headers
+//	1      flags           1 persistent, 2 has headers, 4 has a due time
 //	2      priority
 //	3      exchange length
 //	4      routing key length
@@ -26,16 +26,22 @@ import (
 //	8..11  properties length
 //	12..15 blind keys length
 //	16..23 time to live in ms as the publisher set it, -1 for none
+//	24..31 due time, Unix ms; only with its flag
 //
 // All little-endian; then exchange, routing key, blind keys, properties, body.
-const headSize = 24
+const (
+	headSize = 24 // without a due time
+	headMax  = headSize + 8
+)
 
 const (
 	flagPersistent = 1 << iota
 	flagHeaders
+	flagDue
 )
 
-func encodeHead(h *[headSize]byte, m *message.Message) {
+// encodeHead writes the head of a message that is published now into h and gives what it takes.
+func encodeHead(h *[headMax]byte, m *message.Message, now int64) []byte {
 	key, blind, props, body := m.Split()
 	var flags byte
 	if m.Persistent {
@@ -49,6 +55,20 @@ func encodeHead(h *[headSize]byte, m *message.Message) {
 	binary.LittleEndian.PutUint32(h[8:], uint32(body-props))
 	binary.LittleEndian.PutUint32(h[12:], uint32(props-blind))
 	binary.LittleEndian.PutUint64(h[16:], uint64(m.Expiration))
+	if m.Delay <= 0 {
+		return h[:headSize]
+	}
+	h[1] |= flagDue
+	binary.LittleEndian.PutUint64(h[headSize:], uint64(m.Due(now)))
+	return h[:]
+}
+
+// dueOf is the due time in a publish record's payload, 0 for none. A damaged one may give any.
+func dueOf(p []byte) int64 {
+	if len(p) < headMax || p[1]&flagDue == 0 {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint64(p[headSize:]))
 }
 
 // decodeMessage makes a message of a publish record's payload, which it copies.
@@ -68,6 +88,9 @@ func splitMessage(p []byte) (a message.Attributes, exchange, key, blind, props, 
 	}
 	x, k, n, bl := int(p[3]), int(p[4]), int(binary.LittleEndian.Uint32(p[8:])), int(binary.LittleEndian.Uint32(p[12:]))
 	rest := p[headSize:]
+	if p[1]&flagDue != 0 {
+		rest = rest[min(headMax-headSize, len(rest)):]
+	}
 	if len(rest) < x+k+bl+n {
 		return a, nil, nil, nil, nil, nil, fmt.Errorf("publish record of %d bytes is shorter than its parts", len(p))
 	}

@@ -73,7 +73,7 @@ type Options struct {
 	Heartbeat        time.Duration // whole seconds; negative: none is offered
 	HandshakeTimeout time.Duration
 
-	// Log gets the log, with the part it comes from as "module": amqp, broker, loop, http; nil: discarded.
+	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop; nil: discarded.
 	Log     *slog.Logger
 	Version string // shown to clients and operators
 	// OnReplay is told how far the recovery is, some times a second: the bytes of the journal that are
@@ -187,6 +187,7 @@ func (s *Server) open() error {
 	}
 	s.broker = b
 	s.alarms = alarms
+	s.limitUnfinished()
 	alarms.start(b.SetAlarm)
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
@@ -350,7 +351,7 @@ func (s *Server) limitsOf(o *Options) *limits {
 		},
 		fmq1: fmq1.Options{
 			MaxFrame: uint32(o.MaxFrame), MaxMessageSize: o.MaxMessageSize, Heartbeat: o.Heartbeat, HandshakeTimeout: o.HandshakeTimeout,
-			Version: s.opt.Version,
+			Version: s.opt.Version, Log: s.part("fire"),
 		},
 	}
 	if 0 < o.MaxFrame && o.MaxFrame < amqpFrameMax {
@@ -368,6 +369,14 @@ func (s *Server) Reload(o Options) {
 	s.limits.Store(s.limitsOf(&o))
 	s.loop.SetMaxConns(o.MaxConnections)
 	s.alarms.setLimits(o.MemoryLimit, o.DiskFreeLimit)
+	s.limitUnfinished()
+}
+
+// unfinishedShare is the part of the memory limit that unfinished messages may take together: 1/4.
+const unfinishedShare = 4
+
+func (s *Server) limitUnfinished() {
+	s.broker.LimitUnfinished(s.alarms.resources().MemoryLimit / unfinishedShare)
 }
 
 // Resources are the latest readings of memory and disk, their limits and the alarms. Any goroutine.

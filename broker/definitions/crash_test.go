@@ -25,6 +25,7 @@ type rawCodec struct{}
 func (rawCodec) Decode([]byte) (table.Properties, error)       { return table.Properties{}, nil }
 func (rawCodec) Append(dst []byte, _ *table.Properties) []byte { return dst }
 func (rawCodec) Headers(dst table.Table, _ []byte) table.Table { return dst }
+func (rawCodec) Properties([]byte) table.Properties            { return table.Properties{} }
 func codecs() map[message.Encoding]message.Codec {
 	return map[message.Encoding]message.Codec{message.AMQP: rawCodec{}}
 }

@@ -49,9 +49,16 @@ var arrows = map[string][]string{
 	"": {"server"}, // package firemq
 
 	// Clients and commands.
-	"sdk/go":     {"frames/fmq1", "frames/table", "internal/transport"},
-	"bench":      {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
-	"cmd/firemq": {"bench", "mgmt/api", "sdk/go", "server"},
+	"sdk/go":        {"frames/fmq1", "frames/table", "internal/transport"},
+	"bench":         {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
+	"bench/plot":    {},
+	"bench/compare": {"bench", "bench/plot"},
+	"cmd/firemq":    {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
+
+	// What checks clients.
+	"conformance":            {"frames/fmq1", "internal/websocket"},
+	"cmd/firemq-conformance": {"conformance"},
+	"sdk/go/conformance":     {"sdk/go"},
 
 	// Tests of the whole and programs for readers.
 	"test/internal/brokertest": {},
@@ -70,6 +77,7 @@ var testArrows = map[string][]string{
 	"sdk/go":             {""}, // a whole broker
 	"server":             {"internal/transport", "pool", "sdk/go"},
 	"test/compat":        {"test/internal/brokertest"},
+	"test/conformance":   {"test/internal/brokertest"},
 	"test/crash":         {"sdk/go", "test/internal/brokertest"},
 	"test/oracle":        {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
 	"test/pressure":      {"sdk/go", "test/internal/brokertest"},
@@ -77,6 +85,7 @@ var testArrows = map[string][]string{
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
+	"test/compat/tools":         {"test/internal/brokertest"},
 }
 
 // homes says which packages may import a module of others. Most have one home, so that replacing
@@ -94,7 +103,7 @@ var homes = map[string][]string{
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
 	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
-	"github.com/rabbitmq/amqp091-go":          {"examples/go/hello"},
+	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/hello"},
 }
 
 // testModules are for tests only, of any package.

@@ -36,6 +36,7 @@ type content struct {
 	meta      []byte // exchange, key, properties
 	letter
 	size, got int              // body bytes announced and received
+	held      int              // bytes counted by Conn.Hold
 	early     []byte           // the body's start, as long as msg is not made
 	msg       *message.Message // nil until enough of the body came
 }
@@ -282,7 +283,7 @@ func (ch *channel) raise(code uint16, text string, id amqp.MethodID) {
 		})
 		return
 	}
-	ch.s.log.Warn("channel error", "peer", ch.s.info.Name, "channel", ch.id, "code", code, "reason", text, "method", id)
+	ch.s.log.Warn("channel error", "peer", ch.s.info.Name, "user", ch.s.login(), "vhost", ch.s.info.VHost, "channel", ch.id, "code", code, "reason", text, "method", id)
 	ch.detach()
 	ch.reply(&amqp.ChannelClose{
 		ReplyCode: code, ReplyText: replyText(code, text), ClassID: id.Class(), MethodID: id.Method(),

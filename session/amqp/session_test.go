@@ -243,6 +243,11 @@ func (fakeCodec) Append(dst []byte, p *table.Properties) []byte { return append(
 
 func (fakeCodec) Headers(dst table.Table, _ []byte) table.Table { return dst }
 
+func (fakeCodec) Properties(props []byte) table.Properties {
+	p, _ := fakeCodec{}.Decode(props)
+	return p
+}
+
 func TestPropertiesOfAnotherProtocolAreConverted(t *testing.T) {
 	var start broker.Snapshot
 	start.VHosts = []string{"/"}

@@ -1,7 +1,9 @@
 package fmq1
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/firemq/firemq/broker"
 	wire "github.com/firemq/firemq/frames/fmq1"
@@ -73,8 +75,14 @@ func (s *Session) reply(ok wire.OK) {
 // answer is reply for a request that changes the topology, once what it changed is on disk.
 func (s *Session) answer(ok wire.OK) { s.inOrder(wire.OpOK, &ok) }
 
+// log says what was refused, and whom.
+func (s *Session) log(level slog.Level, what string, f fault) {
+	s.opt.Log.Log(context.Background(), level, what, "peer", name(s.o), "user", s.user, "vhost", s.vhost, "code", f.code, "reason", f.text)
+}
+
 // fail refuses a request, or with rid 0 something that has none. The connection goes on.
 func (s *Session) fail(rid uint64, f fault) {
+	s.log(slog.LevelWarn, "request refused", f)
 	e := wire.ServerError{RID: rid, Code: f.code, Msg: f.text}
 	if rid != 0 && s.ch != nil {
 		s.inOrder(wire.OpError, &e)
@@ -120,6 +128,7 @@ func (s *Session) fatal(rid uint64, f fault) {
 	if s.state == ended {
 		return
 	}
+	s.log(slog.LevelWarn, "connection error", f)
 	s.endTurn()
 	s.leave()
 	s.stage(wire.OpError, &wire.ServerError{RID: rid, Code: f.code, Msg: f.text, Fatal: true})

@@ -70,6 +70,8 @@ func (amqpCodec) Decode(p []byte) (table.Properties, error) {
 	return table.Properties{Has: table.HasHeaders, Headers: t}, err
 }
 func (amqpCodec) Append(dst []byte, p *table.Properties) []byte { return table.Append(dst, p.Headers) }
+func (amqpCodec) Properties([]byte) table.Properties            { return table.Properties{} }
+
 func (amqpCodec) Headers(dst table.Table, p []byte) table.Table {
 	dst, _ = table.AppendBorrowed(dst, p)
 	return dst
