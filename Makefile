@@ -1,6 +1,6 @@
 # make test     all that a change must pass; installs the clients and the RabbitMQ that it needs
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
-# make soak     SEEDS random scripts against FireMQ and RabbitMQ, then the simulation of crashes without end
+# make soak     SEEDS random scripts against FireMQ and RabbitMQ, 500 kills, then the simulation of crashes without end
 # make build    the static binary ./firemq
 
 STATICCHECK  = v0.8.2
@@ -97,9 +97,11 @@ staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
 race:
 	go test -race $$(go list ./... | grep -v /test/)
 
-# Random scripts that RabbitMQ answers too, then crashes and faults without end, until a seed fails.
+# Random scripts that RabbitMQ answers too, 500 kills of a real broker, then crashes and faults on a disk in
+# memory without end, until a seed fails.
 soak: rabbitmq
 	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
+	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill$$' -kills=500
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
 
 # Generates again and compares.

@@ -75,19 +75,20 @@ var arrows = map[string][]string{
 
 // testArrows says what the tests of a package may import beside its arrows and itself.
 var testArrows = map[string][]string{
-	"":                 {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
-	"frames/amqp":      {"frames/amqp/text"},
-	"loop":             {"session"}, // that a connection is the outbox that sessions need
-	"session/amqp":     {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
-	"session/fmq1":     {"broker/auth", "internal/vfs", "journal"},
-	"sdk/go":           {""}, // a whole broker
-	"server":           {"internal/transport", "pool", "sdk/go"},
-	"test/compat":      {"test/internal/brokertest"},
-	"test/conformance": {"test/internal/brokertest"},
-	"test/crash":       {"test/internal/brokertest"},
-	"test/oracle":      {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
-	"test/pressure":    {"sdk/go", "test/internal/brokertest"},
-	"mgmt":             {"server"}, // a whole broker
+	"":                   {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
+	"broker/definitions": {"broker/message", "journal"},
+	"frames/amqp":        {"frames/amqp/text"},
+	"loop":               {"session"}, // that a connection is the outbox that sessions need
+	"session/amqp":       {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
+	"session/fmq1":       {"broker/auth", "internal/vfs", "journal"},
+	"sdk/go":             {""}, // a whole broker
+	"server":             {"internal/transport", "pool", "sdk/go"},
+	"test/compat":        {"test/internal/brokertest"},
+	"test/conformance":   {"test/internal/brokertest"},
+	"test/crash":         {"sdk/go", "test/internal/brokertest"},
+	"test/oracle":        {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
+	"test/pressure":      {"sdk/go", "test/internal/brokertest"},
+	"mgmt":               {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
