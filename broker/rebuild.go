@@ -15,6 +15,7 @@ type rebuilt struct {
 	q       *Queue
 	streams []*stream
 	maxSeq  uint64
+	keys    remembered
 }
 
 const (
