@@ -67,8 +67,9 @@ type Settings struct {
 	DeadLetterExchange *string
 	DeadLetterKey      *string
 
-	ownOverflow      bool // the overflow is an argument's, which no policy replaces
-	ownDeliveryLimit bool // so is the delivery limit, not the default
+	ownOverflow       bool // the overflow is an argument's, which no policy replaces
+	ownDeliveryLimit  bool // so is the delivery limit, not the default
+	ownExpireAnywhere bool
 }
 
 // Invalid refuses a declare or consume: PRECONDITION_FAILED with this text.
@@ -107,6 +108,7 @@ var arguments = []argument{
 	{"x-queue-mode", Classic, checkMode},
 	{"x-queue-version", Classic, checkVersion},
 	{"x-single-active-consumer", both, checkBool},
+	{"x-expire-anywhere", both, checkBool},
 	{"x-queue-type", both | stream, checkType},
 	{"x-quorum-initial-group-size", Quorum, checkPositive},
 	{"x-delivery-limit", Quorum, checkInt},
@@ -193,6 +195,10 @@ func (s *Settings) apply(args table.Table) {
 	}
 	if v, ok := args.Get("x-single-active-consumer"); ok {
 		c.SingleActive, _ = v.AsBool()
+	}
+	if v, ok := args.Get("x-expire-anywhere"); ok {
+		c.ExpireAnywhere, _ = v.AsBool()
+		s.ownExpireAnywhere = true
 	}
 	if o := text("x-overflow"); o != nil {
 		c.Overflow = s.overflow(*o)

@@ -72,6 +72,7 @@ var settings = []setting{
 	{"max-in-memory-bytes", QuorumQueues | Exchanges, true, atLeast(0), "maximum memory in bytes"},
 	{"target-group-size", QuorumQueues | Exchanges, true, atLeast(1), "target group size"},
 	{"consumer-timeout", queues | Exchanges, false, atLeast(1), "consumer timeout"},
+	{"expire-anywhere", queues | Exchanges, false, isBool, "expire-anywhere value"},
 	{"queue-mode", ClassicQueues | Exchanges, false, among(modes), "queue-mode value"},
 	{"queue-version", ClassicQueues | Exchanges, true, oneOrTwo, "queue-version value"},
 	{"queue-master-locator", ClassicQueues | Exchanges, false, isString, "queue master locator"},
@@ -95,6 +96,8 @@ func among(values []string) func(table.Value) bool {
 }
 
 func isString(v table.Value) bool { return v.Kind == table.String }
+
+func isBool(v table.Value) bool { return v.Kind == table.Bool }
 
 func oneOrTwo(v table.Value) bool { return v.IsInt() && (v.Num == 1 || v.Num == 2) }
 
@@ -253,6 +256,9 @@ func (s Settings) With(definition table.Table) Settings {
 		} else if c.DeliveryLimit != queue.None {
 			lower("delivery-limit", &c.DeliveryLimit)
 		}
+	}
+	if v, ok := definition.Get("expire-anywhere"); ok && !s.ownExpireAnywhere {
+		c.ExpireAnywhere, _ = v.AsBool()
 	}
 	if v, ok := definition.Get("overflow"); ok && !s.ownOverflow {
 		c.Overflow = s.overflow(v.Str)

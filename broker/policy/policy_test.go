@@ -194,6 +194,8 @@ func TestWith(t *testing.T) {
 		{"an argument beats it", args("x-overflow", str("drop-head"), "x-dead-letter-exchange", str("a")),
 			args("overflow", str("reject-publish"), "dead-letter-exchange", str("b"), "dead-letter-routing-key", str("k")),
 			func(s *Settings) { s.DeadLetterKey = ptr("k") }},
+		{"expiry anywhere", classic, args("expire-anywhere", boolean(true)), func(s *Settings) { s.Config.ExpireAnywhere = true }},
+		{"an argument against expiry anywhere", args("x-expire-anywhere", boolean(false)), args("expire-anywhere", boolean(true)), func(s *Settings) {}},
 		{"no delivery limit on a classic queue", classic, args("delivery-limit", i64(3)), func(s *Settings) {}},
 		{"a delivery limit above the default", quorum, args("delivery-limit", i64(50)), func(s *Settings) { s.Config.DeliveryLimit = 50 }},
 		{"a delivery limit below the argument", append(args("x-delivery-limit", i32(30)), quorum...), args("delivery-limit", i64(10)),

@@ -187,3 +187,101 @@ func TestRequeueOfADelayedMessage(t *testing.T) {
 		t.Fatalf("came as %v, then as %v", first, seqs(all))
 	}
 }
+
+// TestExpireAnywhere takes expired messages out of a long backlog, in memory, paged out and requeued, and
+// compares with what should be left.
+func TestExpireAnywhere(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 5))
+	r := newRig(t, func(c *Config) { c.ExpireAnywhere, c.MaxPriority = true, 1 })
+	expiry := map[uint64]int64{}
+	var order [2][]uint64 // Seq of what is there, by level
+	var pages []*message.Message
+	var held []Entry
+	took := 0
+	const late = 10 // ms that so short a queue may be late
+	for step := range 301 {
+		what := rnd.IntN(6)
+		if step == 300 {
+			what = 5
+		}
+		switch what {
+		case 0, 1:
+			for range rnd.IntN(200) {
+				s := sent{size: rnd.IntN(50), priority: uint8(rnd.IntN(2))}
+				if rnd.IntN(3) > 0 {
+					s.expiration = 1 + rnd.Int64N(3000)
+				}
+				m := s.message()
+				m.SetPosition(10 * r.q.NextSeq())
+				e, _ := r.q.Publish(m, rnd.IntN(20) > 0, r.now, &r.out)
+				expiry[e.Seq] = e.Expiry
+				order[e.Priority] = append(order[e.Priority], e.Seq)
+			}
+		case 2:
+			r.committed = 10 * r.q.NextSeq()
+			r.q.PageOut(int64(rnd.IntN(40_000)), r.committed, 1+rnd.IntN(1000), &pages)
+		case 3:
+			for range rnd.IntN(50) {
+				e, ok := r.q.Get(r.now, 1<<62, &r.out)
+				if !ok {
+					break
+				}
+				held = append(held, e)
+				o := &order[e.Priority]
+				i := slices.Index(*o, e.Seq)
+				*o = slices.Delete(*o, i, i+1)
+			}
+		case 4:
+			for len(held) > 0 && rnd.IntN(50) > 0 {
+				e := held[0]
+				held = held[1:]
+				if rnd.IntN(3) == 0 {
+					r.q.Ack(nil, &e)
+					continue
+				}
+				r.q.Requeue(nil, e, r.now, &r.out)
+				o := &order[e.Priority]
+				i, _ := slices.BinarySearch(*o, e.Seq)
+				*o = slices.Insert(*o, i, e.Seq)
+			}
+		default:
+			r.now += rnd.Int64N(300)
+			r.now += late
+			for at := r.q.NextExpiry(); at != 0 && at <= r.now; at = r.q.NextExpiry() {
+				r.q.Expire(r.now, &r.out)
+			}
+			r.now -= late
+		}
+		for _, d := range r.out.Dead {
+			o := &order[d.Entry.Priority]
+			i := slices.Index(*o, d.Entry.Seq)
+			if i < 0 || d.Reason != Expired || d.Entry.Expiry > r.now+late || d.Entry.Expiry != expiry[d.Entry.Seq] ||
+				d.Entry.Msg == nil && d.Entry.Pos != 10*d.Entry.Seq {
+				t.Fatalf("step %d: dead %+v", step, d)
+			}
+			*o = slices.Delete(*o, i, i+1)
+			took++
+		}
+		r.out.Reset()
+		if err := r.q.check(); step%20 == 0 && err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		at := r.q.NextExpiry()
+		for _, o := range order {
+			for _, seq := range o {
+				if e := expiry[seq]; e != 0 && (at == 0 || at > max(e, r.now)+2*late) {
+					t.Fatalf("step %d: %d expires at %d, it is %d, the queue waits for %d", step, seq, e, r.now, at)
+				}
+			}
+		}
+	}
+	for _, want := range slices.Concat(order[1], order[0]) {
+		e, ok := r.q.Get(r.now, 1<<62, &r.out)
+		if !ok || e.Seq != want {
+			t.Fatalf("got %+v, want %d", e, want)
+		}
+	}
+	if r.q.Len() != 0 || took < 2000 {
+		t.Fatalf("%d are left, %d expired", r.q.Len(), took)
+	}
+}

@@ -115,7 +115,7 @@ const packBytes = 48
 
 // pack packs c if every entry of it is paged out.
 func (c *chunk) pack() {
-	if len(c.entries) != chunkEntries {
+	if cap(c.entries) != chunkEntries || len(c.entries) == 0 {
 		return
 	}
 	for i := range c.entries {
@@ -127,7 +127,7 @@ func (c *chunk) pack() {
 	if cap(c.packed) > len(c.packed)+16 {
 		c.packed = slices.Clone(c.packed)
 	}
-	chunks.Put(&chunk{entries: c.entries})
+	chunks.Put(&chunk{entries: c.entries[:chunkEntries]})
 	c.entries = nil
 }
 
@@ -136,14 +136,14 @@ func (c *chunk) unpack() {
 	if c.packed == nil {
 		return
 	}
-	c.entries = chunks.Get().(*chunk).entries
-	c.unpackTo(c.entries)
+	c.entries = c.unpackTo(chunks.Get().(*chunk).entries)
 	c.packed, c.again = nil, false
 }
 
-func (c *chunk) unpackTo(to []Entry) {
+// unpackTo unpacks c into to, which has room for chunkEntries.
+func (c *chunk) unpackTo(to []Entry) []Entry {
 	entries, _, err := DecodeBlock(to[:0], c.packed)
-	if err != nil || len(entries) != chunkEntries {
+	if err != nil || len(entries) > chunkEntries {
 		panic("BUG: queue: a packed chunk cannot be unpacked")
 	}
 	if c.again {
@@ -151,6 +151,7 @@ func (c *chunk) unpackTo(to []Entry) {
 			entries[i].Redelivered = true
 		}
 	}
+	return entries
 }
 
 // Backlog is what Purge and Close took off a queue, to be settled and released by the owner in
@@ -295,8 +296,7 @@ func (f *fifo) findRipe(moves []Move, relocate bool) {
 // look gives the entries of chunk c, which are unpacked into scratch if need be.
 func (f *fifo) look(c *chunk, scratch []Entry) []Entry {
 	if c.packed != nil {
-		c.unpackTo(scratch)
-		return scratch
+		return c.unpackTo(scratch)
 	}
 	from, to := 0, len(c.entries)
 	if c == f.first {
