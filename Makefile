@@ -3,17 +3,20 @@
 # make soak     SEEDS random scripts against FireMQ and RabbitMQ, then the simulation of crashes without end
 # make build    the static binary ./firemq
 
-STATICCHECK = v0.8.2
-FUZZTIME    = 10s
-SEEDS       = 10000
+STATICCHECK  = v0.8.2
+FUZZTIME     = 10s
+SEEDS        = 10000
+SECONDS_EACH = 20
+RUNS         = 3
 
-GO_FILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
-PYTHON    = .cache/venv/.installed
-NODE      = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
-JAVA      = .cache/java/.installed
-RUST      = .cache/cargo/.installed
+GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')
+PYTHON       = .cache/venv/.installed
+NODE         = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
+JAVA         = .cache/java/.installed
+RUST         = .cache/cargo/.installed
 
-.PHONY: build deps amqp-tools rabbitmq vet test check fmt staticcheck race generated generate fuzz bench soak clean
+.PHONY: build deps amqp-tools rabbitmq vet test check fmt staticcheck race generated generate fuzz
+.PHONY: bench bench-compare bench-growth bench-gate bench-allocs soak clean
 .DELETE_ON_ERROR:
 
 build:
@@ -101,6 +104,21 @@ fuzz:
 
 bench:
 	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v /test/)
+
+# FireMQ beside every broker that is found, into BENCHMARKS.md: see bench/run.sh.
+bench-compare:
+	bench/run.sh $(SECONDS_EACH) $(RUNS)
+
+bench-growth:
+	bench/run.sh growth $(SECONDS_EACH) $(RUNS)
+
+# The benchmarks and the broker's CPU per message beside the commit BASE, in one run; and, the same on every
+# machine, that no benchmark of a message's path allocates.
+bench-gate: bench-allocs
+	bench/gate.sh compare $(BASE)
+
+bench-allocs:
+	bench/gate.sh allocs
 
 clean:
 	rm -rf firemq .cache examples/javascript/node_modules test/compat/node/node_modules

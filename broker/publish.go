@@ -59,7 +59,7 @@ func (ch *Channel) Publish(p *Publish) *Error {
 		}
 		r.Tag = epoch
 	}
-	if r.NeedsHeaders || len(p.Keys) > 0 {
+	if r.NeedsMessage || len(p.Keys) > 0 {
 		pub.queues = ch.match(m, p.Keys)
 	} else {
 		pub.queues = r.Queues
@@ -113,41 +113,49 @@ func (ch *Channel) mayPublish(p *Publish) *Error {
 	return nil
 }
 
-// matched is where a channel keeps the routes that no cache can: of messages whose headers decide, or
-// that have several keys. Owned by the connection's reader.
+// matched is where a channel keeps the routes that no cache can: of messages whose headers or properties
+// decide, or that have several keys. Owned by the connection's reader.
 type matched struct {
-	queues  []*Queue // of the messages collected, one route behind the other
-	keys    [][]byte
-	headers table.Table
-	msg     *message.Message   // whose headers are asked for
-	read    func() table.Table // reads them; made once
+	queues []*Queue // of the messages collected, one route behind the other
+	keys   [][]byte
+	msg    content // that is routed
+}
+
+// content is a message as route.Message.
+type content struct {
+	b       *Broker
+	m       *message.Message
+	headers table.Table // scratch
+}
+
+func (c *content) Headers() table.Table {
+	if c.m.HasHeaders {
+		c.headers = c.b.codecs[c.m.Encoding].Headers(c.headers[:0], c.m.Props())
+	}
+	return c.headers
+}
+
+func (c *content) Properties() table.Properties {
+	return c.b.codecs[c.m.Encoding].Properties(c.m.Props())
 }
 
 // matchedKept is how many queues and keys a channel keeps room for between batches, and how many
 // queues the routes of a batch may have together before it is carried out.
 const matchedKept = 1 << 14
 
-// match finds the queues of a message by its headers, or by several keys. The result is valid until
+// match finds the queues of a message by more than its key. The result is valid until
 // the batch is carried out. Neighbours with the same queues share them, so that they are one run.
 func (ch *Channel) match(m *message.Message, more [][]byte) []*Queue {
 	x := &ch.matched
-	if x.read == nil {
-		x.read = func() table.Table {
-			if x.msg.HasHeaders {
-				x.headers = ch.conn.b.codecs[x.msg.Encoding].Headers(x.headers[:0], x.msg.Props())
-			}
-			return x.headers
-		}
-	}
 	if len(x.queues) > matchedKept {
 		ch.flush()
 	}
 	at := len(x.queues)
-	x.msg, x.keys = m, append(append(x.keys[:0], m.Key()), more...)
-	x.queues, _ = ch.routes.RouteKeys(x.queues, m.Exchange(), x.keys, x.read)
+	x.msg.b, x.msg.m, x.keys = ch.conn.b, m, append(append(x.keys[:0], m.Key()), more...)
+	x.queues, _ = ch.routes.RouteKeys(x.queues, m.Exchange(), x.keys, &x.msg)
 	clear(x.keys)
-	clear(x.headers)
-	x.msg, x.headers = nil, kept(x.headers)
+	clear(x.msg.headers)
+	x.msg.m, x.msg.headers = nil, kept(x.msg.headers)
 	found := x.queues[at:len(x.queues):len(x.queues)]
 	if ch.tx != nil {
 		x.queues = x.queues[:at]
@@ -291,9 +299,8 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 				continue
 			}
 			m := pubs[i].msg
-			var head [headSize]byte
-			encodeHead(&head, m)
-			last = j.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), head[:], m.Bytes())
+			var head [headMax]byte
+			last = j.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), encodeHead(&head, m, t.now), m.Bytes())
 			m.SetPosition(last)
 		}
 		j.Unlock()
@@ -334,7 +341,9 @@ func (ch *Channel) unroutable(t *turn, pubs []publish) {
 		if p.mandatory {
 			returned++
 			// The confirms of earlier publishes may follow; only this message's own must.
-			ch.sink.Return(p.seq, p.msg)
+			m := ch.conn.b.undelayed(p.msg)
+			ch.sink.Return(p.seq, m)
+			m.Release()
 		} else {
 			dropped++
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 )
 
 // dispatchBatch is how many messages are handed out before the outboxes' marks are looked at
@@ -26,15 +27,16 @@ type Queue struct {
 	autoDelete bool
 	replies    bool // stands behind a direct reply-to token: unlisted
 	args       table.Table
-	own        policy.Settings // of its arguments
-	owner      *Conn           // of an exclusive queue
+	own        policy.Settings  // of its arguments
+	owner      *Conn            // of an exclusive queue
+	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
 	mu      sync.Mutex
 	sm      *queue.Queue // guarded by mu
 	deleted bool         // guarded by mu
 	waiting bool         // the completer will dispatch it after a commit; guarded by mu
-	// orphans left the queue before their publish was in the journal: purged or dropped by a limit in
-	// the very moment of publishing. They are settled once the publish is; guarded by mu.
+	// orphans left the queue before their publish was in the journal: purged, dropped by a limit or settled
+	// after a get in the very moment of publishing. They are settled once the publish is; guarded by mu.
 	orphans []queue.Entry
 	members map[*Consumer]struct{} // consumers; guarded by mu
 	stats   MessageStats           // guarded by mu
@@ -58,22 +60,17 @@ type Queue struct {
 	used atomic.Int64 // Unix ms of the last declare, get or consumer (x-expires)
 }
 
-// pass records the end of an entry that left the queue for good by the queue's own decision. Lock held.
-func (q *Queue) pass(t *turn, e queue.Entry) {
-	if e.Journaled && e.Msg != nil && e.Msg.Position() == 0 {
-		q.orphans = append(q.orphans, e)
-		return
-	}
-	q.settle(t, &e)
-}
-
-// settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. Lock held.
+// settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. One whose publish is
+// not in the journal yet has to wait for that. Lock held.
 func (q *Queue) settle(t *turn, e *queue.Entry) {
-	if q.deleted {
+	switch {
+	case e.Journaled && e.Msg != nil && e.Msg.Position() == 0:
+		q.orphans = append(q.orphans, *e)
+	case q.deleted:
 		q.b.abandon(e)
-		return
+	default:
+		t.settle(q, e)
 	}
-	t.settle(q, e)
 }
 
 // journaled: persistent messages of this queue go to the journal.
@@ -84,7 +81,7 @@ func (q *Queue) dispatch(t *turn) {
 	if len(q.orphans) > 0 {
 		q.adopt(t)
 	}
-	if q.sm.Len() == 0 {
+	if q.sm.Len()+q.sm.Delayed() == 0 {
 		if q.resident != 0 {
 			q.page(t)
 		}

@@ -21,7 +21,7 @@ import (
 )
 
 // Type is a queue's type (x-queue-type). All types are the same queue here; they differ in the
-// arguments and properties that they allow and in the delivery limit.
+// arguments and properties that they allow and in the delivery limit that they have unasked.
 type Type uint8
 
 const (
@@ -109,7 +109,7 @@ var arguments = []argument{
 	{"x-single-active-consumer", both, checkBool},
 	{"x-queue-type", both | stream, checkType},
 	{"x-quorum-initial-group-size", Quorum, checkPositive},
-	{"x-delivery-limit", Quorum, checkInt},
+	{"x-delivery-limit", both, checkInt},
 	{"x-queue-master-locator", Classic, checkAny},
 	{"x-queue-leader-locator", both | stream, oneOf("invalid_queue_locator_arg", leaderLocators...)},
 	{"x-max-age", stream, checkAny},

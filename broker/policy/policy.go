@@ -67,7 +67,7 @@ var settings = []setting{
 	{"dead-letter-exchange", queues | Exchanges, false, isString, "dead letter exchange name"},
 	{"dead-letter-routing-key", queues | Exchanges, false, isString, "dead letter routing key"},
 	{"dead-letter-strategy", QuorumQueues | Exchanges, false, among(strategies), "dead letter strategy"},
-	{"delivery-limit", QuorumQueues | Exchanges, true, atLeast(0), "delivery limit"},
+	{"delivery-limit", queues | Exchanges, true, atLeast(0), "delivery limit"},
 	{"max-in-memory-length", QuorumQueues | Exchanges, true, atLeast(0), "maximum memory in bytes"},
 	{"max-in-memory-bytes", QuorumQueues | Exchanges, true, atLeast(0), "maximum memory in bytes"},
 	{"target-group-size", QuorumQueues | Exchanges, true, atLeast(1), "target group size"},
@@ -247,12 +247,10 @@ func (s Settings) With(definition table.Table) Settings {
 	lower("message-ttl", &c.MessageTTL)
 	lower("max-length", &c.MaxLength)
 	lower("max-length-bytes", &c.MaxBytes)
-	if s.Type == Quorum {
-		if n, ok := number(definition, "delivery-limit"); ok && !s.ownDeliveryLimit {
-			c.DeliveryLimit = n // in place of the default
-		} else if c.DeliveryLimit != queue.None {
-			lower("delivery-limit", &c.DeliveryLimit)
-		}
+	if n, ok := number(definition, "delivery-limit"); ok && !s.ownDeliveryLimit {
+		c.DeliveryLimit = n // in place of the default
+	} else if c.DeliveryLimit != queue.None {
+		lower("delivery-limit", &c.DeliveryLimit)
 	}
 	if v, ok := definition.Get("overflow"); ok && !s.ownOverflow {
 		c.Overflow = s.overflow(v.Str)
