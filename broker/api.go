@@ -33,6 +33,7 @@ const (
 	PauseMemory                     // low on memory (see SetAlarm)
 	PauseDisk                       // low on disk
 	PauseClosing                    // shutdown or a closing session
+	PauseGrowth                     // memory fills faster than it is read (see Allow)
 )
 
 // PauseAlarm are the reasons of which clients are told.
