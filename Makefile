@@ -2,6 +2,7 @@
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
 # make soak     SEEDS random scripts against FireMQ and RabbitMQ, then the simulation of crashes without end
 # make build    the static binary ./firemq
+# make bench-allocs, bench-gate, bench-compare, bench-growth, profile: see below, and bench/run.sh
 
 STATICCHECK  = v0.8.2
 FUZZTIME     = 10s

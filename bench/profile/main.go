@@ -49,7 +49,7 @@ type subject struct {
 func run(ctx context.Context, args []string) error {
 	s := subject{ctx: ctx}
 	var presets, cpu, mutex string
-	f := flag.NewFlagSet("profile", flag.ContinueOnError)
+	f := flag.NewFlagSet("profile [flags] [-- flags of firemq bench, instead of presets]", flag.ContinueOnError)
 	f.StringVar(&s.firemq, "firemq", "./firemq", "the binary that makes the load")
 	f.Float64Var(&s.seconds, "seconds", 5, "measured time of a load")
 	f.StringVar(&presets, "presets", "transient transient-4x4 persistent persistent-4x4 persistent-1k fanout queues latency-persistent", "loads, as firemq bench names them")
@@ -79,7 +79,14 @@ func run(ctx context.Context, args []string) error {
 	}()
 	s.url = map[string]string{"amqp": "amqp://" + broker.AMQPAddr().String(), "fire": "fire://" + broker.FireAddr().String()}
 	if cpu != "" {
-		if err := s.cpuProfile(cpu, strings.Fields(presets)); err != nil {
+		loads := func() error { return s.loads(strings.Fields(presets)) }
+		if f.NArg() > 0 {
+			loads = func() error {
+				_, err := s.load("amqp", append(f.Args(), "--duration", fmt.Sprint(s.seconds))...)
+				return err
+			}
+		}
+		if err := cpuProfile(cpu, loads); err != nil {
 			return err
 		}
 	}
@@ -115,7 +122,7 @@ func (s subject) load(scheme string, flags ...string) (*bench.Report, error) {
 	return &rep, json.Unmarshal(raw, &rep)
 }
 
-func (s subject) cpuProfile(path string, presets []string) error {
+func cpuProfile(path string, loads func() error) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -123,7 +130,7 @@ func (s subject) cpuProfile(path string, presets []string) error {
 	if err := pprof.StartCPUProfile(f); err != nil {
 		return err
 	}
-	err = s.loads(presets)
+	err = loads()
 	pprof.StopCPUProfile()
 	return errors.Join(err, f.Close())
 }
