@@ -3,22 +3,27 @@
 # make soak     SEEDS random scripts against FireMQ and RabbitMQ, then the simulation of crashes without end
 # make build    the static binary ./firemq
 
-STATICCHECK = v0.8.2
-FUZZTIME    = 10s
-SEEDS       = 10000
+STATICCHECK  = v0.8.2
+FUZZTIME     = 10s
+SEEDS        = 10000
+SECONDS_EACH = 20
+RUNS         = 3
 
-GO_FILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
-PYTHON    = .cache/venv/.installed
-NODE      = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
+GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')
+PYTHON       = .cache/venv/.installed
+NODE         = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
+JAVA         = .cache/java/.installed
+RUST         = .cache/cargo/.installed
 
-.PHONY: build deps rabbitmq vet test check fmt staticcheck race generated generate fuzz bench soak clean
+.PHONY: build deps amqp-tools rabbitmq vet test check fmt staticcheck race generated generate fuzz
+.PHONY: bench bench-compare bench-growth bench-gate bench-allocs soak clean
 .DELETE_ON_ERROR:
 
 build:
 	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
 
 # The clients for the examples and test/compat, as their lock files pin them.
-deps: $(PYTHON) $(NODE) rabbitmq
+deps: $(PYTHON) $(NODE) $(JAVA) $(RUST) amqp-tools rabbitmq
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv
@@ -28,6 +33,23 @@ $(PYTHON): test/compat/python/requirements.txt
 %/node_modules/.installed: %/package.json %/package-lock.json
 	cd $* && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
+
+# Runs no test, for which Maven fetches all that running them takes.
+$(JAVA): test/compat/java/pom.xml
+	mvn -q -B --file $< test -Dtest=None
+	touch $@
+
+$(RUST): test/compat/lapin/Cargo.lock
+	cargo test --quiet --locked --no-run --manifest-path test/compat/lapin/Cargo.toml --target-dir .cache/cargo
+	touch $@
+
+# The programs of rabbitmq-c, from Debian.
+amqp-tools:
+	@if command -v amqp-publish >/dev/null; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends amqp-tools </dev/null >/dev/null && exit; \
+	fi; \
+	echo "amqp-tools are not installed, and only root can do it with apt-get: the tests in test/compat/tools will be skipped"
 
 # RabbitMQ, which test/oracle runs beside FireMQ; without it those tests are skipped.
 rabbitmq:
@@ -82,6 +104,21 @@ fuzz:
 
 bench:
 	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v /test/)
+
+# FireMQ beside every broker that is found, into BENCHMARKS.md: see bench/run.sh.
+bench-compare:
+	bench/run.sh $(SECONDS_EACH) $(RUNS)
+
+bench-growth:
+	bench/run.sh growth $(SECONDS_EACH) $(RUNS)
+
+# The benchmarks and the broker's CPU per message beside the commit BASE, in one run; and, the same on every
+# machine, that no benchmark of a message's path allocates.
+bench-gate: bench-allocs
+	bench/gate.sh compare $(BASE)
+
+bench-allocs:
+	bench/gate.sh allocs
 
 clean:
 	rm -rf firemq .cache examples/javascript/node_modules test/compat/node/node_modules

@@ -59,12 +59,13 @@ type tuning struct {
 	queueKeep       int64
 	brokerResident  int64
 	checkpointBytes int64 // see checkpoint.go
+	maxUnacked      int64
 }
 
 func (t *tuning) fill() {
 	for at, value := range map[*int64]int64{
 		&t.queueResident: queueResident, &t.queueKeep: queueKeep, &t.brokerResident: brokerResident,
-		&t.checkpointBytes: checkpointBytes,
+		&t.checkpointBytes: checkpointBytes, &t.maxUnacked: maxUnacked,
 	} {
 		if *at == 0 {
 			*at = value
@@ -86,6 +87,9 @@ type Broker struct {
 	// resident is about how many bytes of messages that the journal has are in memory (see
 	// Queue.page). Any goroutine.
 	resident atomic.Int64
+
+	// unfinished is how many bytes connections hold of what is not complete, see Conn.Hold. Any goroutine.
+	unfinished, unfinishedLimit atomic.Int64
 
 	// alarm is the Reason for which publishers are paused, 0 for none. Any goroutine.
 	alarm atomic.Uint32
@@ -146,9 +150,11 @@ type Exchange struct {
 	Internal   bool
 	Args       table.Table
 
-	alternate string         // of Args; immutable
-	governing Governing      // guarded by Broker.topo
-	stats     *ExchangeStats // immutable
+	alternate string           // of Args; immutable
+	noted     journal.Position // of its declaration, 0 when it is not durable or was recovered; immutable
+	kind      route.Kind       // how it routes; immutable
+	governing Governing        // guarded by Broker.topo
+	stats     *ExchangeStats   // immutable
 }
 
 // Counters are what happened since the start, messages excepted (see Traffic). Any goroutine.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/firemq/firemq/broker/auth"
@@ -22,6 +23,7 @@ type testPeer struct {
 	staged   bool
 	flushes  int
 	paused   Reason
+	answered atomic.Int64
 	closedBy *Error
 	onClose  func() // called by Close
 }
@@ -37,6 +39,7 @@ func (p *testPeer) Flush()          { p.mu.Lock(); p.flushes++; p.mu.Unlock() }
 func (p *testPeer) Writable() bool  { return !p.full }
 func (p *testPeer) Pause(r Reason)  { p.paused |= r }
 func (p *testPeer) Resume(r Reason) { p.paused &^= r }
+func (p *testPeer) Answered()       { p.answered.Add(1) }
 func (p *testPeer) Close(e *Error) {
 	if p.closedBy = e; p.onClose != nil {
 		p.onClose()
@@ -58,6 +61,7 @@ type testSink struct {
 	events    []string // confirms, nacks, returns in order
 	cancelled []string
 	committed int
+	onReturn  func(*message.Message)
 	discard   bool // count instead of keep
 	n         int
 	confirmed uint64
@@ -89,12 +93,19 @@ func (s *testSink) Nack(seq uint64, e *Error) {
 func (s *testSink) Return(seq uint64, m *message.Message) {
 	s.peer.staged = true
 	s.events = append(s.events, fmt.Sprintf("return %d %s", seq, m.Body()))
+	if s.onReturn != nil {
+		s.onReturn(m)
+	}
 }
 func (s *testSink) Cancelled(c *Consumer, e *Error) {
 	s.peer.staged = true
 	s.cancelled = append(s.cancelled, c.Tag)
 }
 func (s *testSink) Committed() { s.peer.staged = true; s.committed++ }
+func (s *testSink) Answer(b []byte) {
+	s.peer.staged = true
+	s.events = append(s.events, "answer "+string(b))
+}
 
 // take empties what was delivered so far.
 func (s *testSink) take() []delivered {

@@ -40,7 +40,7 @@ type Channel struct {
 	// Guarded by the Peer's lock.
 	nextTag  uint64
 	unacked  unacked
-	wait     []pledge // confirms not sent yet, in publish order
+	wait     []pledge // confirms and answers not sent yet, in order
 	waitHead int
 	told     uint64 // the last sequence number confirmed or refused
 	awaiting bool   // the completer will look at wait after a commit
@@ -54,6 +54,9 @@ type Channel struct {
 
 	limit    atomic.Int64 // prefetch of the channel as a whole, 0: none
 	inflight atomic.Int64 // deliveries to consumers that count towards it
+	crowded  atomic.Bool  // a consumer waits for inflight to fall below maxUnacked
+
+	kept atomic.Int64 // answers that wait: added by the reader, taken away under the Peer's lock
 
 	// What the open transaction holds, for inspection.
 	txPubs, txOps atomic.Int32
@@ -108,6 +111,7 @@ func (ch *Channel) Close() {
 	ch.peer.Lock()
 	ch.gone = true
 	ch.wait, ch.waitHead = nil, 0
+	ch.answered(int(ch.kept.Load()))
 	ch.report()
 	left := ch.unacked.takeAll()
 	ch.peer.Unlock()
@@ -210,10 +214,19 @@ func (c *Consumer) Reserve() bool {
 		return true
 	}
 	ch := c.ch
+	most := ch.conn.b.opt.tuning.maxUnacked
 	for {
 		n := ch.inflight.Load()
 		if limit := ch.limit.Load(); limit > 0 && n >= limit {
 			return false
+		}
+		if n >= most {
+			// Said first, so that whoever makes room from now on wakes the consumer.
+			ch.crowded.Store(true)
+			if ch.inflight.Load() >= most {
+				return false
+			}
+			continue
 		}
 		if ch.inflight.CompareAndSwap(n, n+1) {
 			return true
@@ -227,11 +240,25 @@ func (c *Consumer) Room() (n uint64, shared any) {
 	if !c.started.Load() || !c.ch.peer.Writable() {
 		return 0, nil
 	}
-	limit := c.ch.limit.Load()
-	if c.NoAck || limit == 0 {
+	if c.NoAck {
 		return queue.Unlimited, nil
 	}
-	return uint64(max(0, limit-c.ch.inflight.Load())), c.ch
+	most := c.ch.conn.b.opt.tuning.maxUnacked
+	if limit := c.ch.limit.Load(); limit > 0 {
+		most = min(most, limit)
+	}
+	return uint64(max(0, most-c.ch.inflight.Load())), c.ch
+}
+
+// maxUnacked is how many deliveries of a channel may wait for their settlement, whatever its prefetch
+// says. Its consumers wait then, and a get is refused.
+const maxUnacked = 1 << 21
+
+// outstanding is how many deliveries and gets wait for their settlement.
+func (ch *Channel) outstanding() int64 {
+	ch.peer.Lock()
+	defer ch.peer.Unlock()
+	return int64(ch.unacked.live)
 }
 
 // unreserve gives a delivery's place in the channel's limit back. c is nil for a get.
@@ -323,6 +350,9 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	q, e := c.queue(name)
 	if e != nil {
 		return false, e
+	}
+	if !noAck && ch.outstanding() >= c.b.opt.tuning.maxUnacked {
+		return false, refuse(ResourceError, "channel holds %d unacknowledged messages", c.b.opt.tuning.maxUnacked)
 	}
 	t := c.begin()
 	q.mu.Lock()

@@ -211,8 +211,12 @@ func (r *recovery) Checkpoint(state []byte) error {
 				r.adopt(q, block, entries, before)
 			}
 		}
-		if q != nil && next > 0 {
-			q.maxSeq = max(q.maxSeq, next-1)
+		if q != nil {
+			q.sort()
+			q.unsorted = nil
+			if next > 0 {
+				q.maxSeq = max(q.maxSeq, next-1)
+			}
 		}
 	}
 	if version > 1 {
@@ -245,8 +249,10 @@ func (r *recovery) adopt(q *rebuilt, packed []byte, entries []queue.Entry, befor
 	whole := len(entries) <= openEntries
 	// Neighbours are mostly in one segment.
 	from, sum := 0, int64(0)
+	delayed := false
 	for i := range entries {
 		e := &entries[i]
+		delayed = delayed || e.Due != 0
 		if e.Pos >= before {
 			whole = false
 		}
@@ -259,6 +265,19 @@ func (r *recovery) adopt(q *rebuilt, packed []byte, entries []queue.Entry, befor
 			b.lost = true
 		}
 		from, sum = i+1, 0
+	}
+	if delayed {
+		q.delayed = true
+		for _, e := range entries {
+			if e.Pos < before {
+				e.Lag = 0
+				q.unsorted = append(q.unsorted, e)
+			}
+		}
+		if len(q.unsorted) >= maxUnsorted {
+			q.sort()
+		}
+		return
 	}
 	s := q.stream(first)
 	if !whole {

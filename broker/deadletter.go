@@ -118,7 +118,7 @@ func (t *turn) deadLetter(d *deadItem, s *policy.Settings) {
 	}
 	props := b.codecs[m.Encoding].Append(nil, &p)
 	a := m.Attributes
-	a.HasHeaders, a.Expiration = true, -1
+	a.HasHeaders, a.Expiration, a.Delay = true, -1, 0
 	out := message.NewBlind(a, []byte(exchange), keys[0], blind, props, len(m.Body()))
 	copy(out.Body(), m.Body())
 	b.enqueue(t, []publish{{msg: out, queues: kept, dead: true}})

@@ -29,7 +29,7 @@ func diskBroker(t testing.TB, fs vfs.FS, start Snapshot) (*Broker, Recovery) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser("guest", "guest"); err != nil {
 			t.Fatal(err)
 		}

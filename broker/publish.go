@@ -327,9 +327,8 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 				continue
 			}
 			m := pubs[i].msg
-			var head [headSize]byte
-			encodeHead(&head, m)
-			last = j.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), head[:], m.Bytes())
+			var head [headMax]byte
+			last = j.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), encodeHead(&head, m, t.now), m.Bytes())
 			m.SetPosition(last)
 		}
 		j.Unlock()
@@ -380,7 +379,9 @@ func (ch *Channel) unroutable(t *turn, pubs []publish) {
 		if p.mandatory {
 			returned++
 			// The confirms of earlier publishes may follow; only this message's own must.
-			ch.sink.Return(p.seq, p.msg)
+			m := ch.conn.b.undelayed(p.msg)
+			ch.sink.Return(p.seq, m)
+			m.Release()
 		} else {
 			dropped++
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 )
 
 // dispatchBatch is how many messages are handed out before the outboxes' marks are looked at
@@ -27,8 +28,9 @@ type Queue struct {
 	autoDelete bool
 	replies    bool // stands behind a direct reply-to token: unlisted
 	args       table.Table
-	own        policy.Settings // of its arguments
-	owner      *Conn           // of an exclusive queue
+	own        policy.Settings  // of its arguments
+	owner      *Conn            // of an exclusive queue
+	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
 	mu      sync.Mutex
 	sm      *queue.Queue // guarded by mu
@@ -85,7 +87,7 @@ func (q *Queue) dispatch(t *turn) {
 	if len(q.orphans) > 0 {
 		q.adopt(t)
 	}
-	if q.sm.Len() == 0 {
+	if q.sm.Len()+q.sm.Delayed() == 0 {
 		if q.resident != 0 {
 			q.page(t)
 		}

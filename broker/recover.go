@@ -125,12 +125,9 @@ func (r *recovery) exchange(vhost string, x *Exchange) error {
 	if v == nil {
 		return fmt.Errorf("exchange '%s' belongs to vhost '%s', which is not defined", x.Name, vhost)
 	}
-	kind, ok := route.ParseKind(x.Type)
-	if !ok {
-		return fmt.Errorf("exchange '%s' in vhost '%s' has the unknown type '%s'", x.Name, vhost, x.Type)
-	}
-	if err := route.CheckExchange(kind, x.Args); err != nil {
-		return fmt.Errorf("exchange '%s' in vhost '%s': %w", x.Name, vhost, err)
+	kind, bad := ExchangeKind(x.Type, x.Args)
+	if bad != nil {
+		return fmt.Errorf("exchange '%s' in vhost '%s': %s", x.Name, vhost, bad.Text)
 	}
 	if v.exchanges[x.Name] != nil {
 		return nil
@@ -200,6 +197,18 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 		return err
 	}
 	b := r.b
+	switch c.Op {
+	case opUser:
+		if err := b.userChanged(c.Name, c.User); err != nil {
+			return fmt.Errorf("topology record: user '%s': %w", c.Name, err)
+		}
+		return nil
+	case opGlobal:
+		if b.globals[c.Name] = c.Value; c.Value == nil {
+			delete(b.globals, c.Name)
+		}
+		return nil
+	}
 	v := b.vhosts[c.VHost]
 	if v == nil {
 		if c.Op == opAddVHost {
@@ -209,6 +218,8 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 	}
 	switch c.Op {
 	case opAddVHost:
+	case opVHostMeta:
+		v.meta = *c.Meta
 	case opDeleteVHost:
 		for _, q := range b.removeVHost(v) {
 			r.forget(q)
@@ -262,11 +273,11 @@ func (r *recovery) Publish(pos journal.Position, targets []journal.Target, paylo
 	if err != nil {
 		return 0, err
 	}
-	w := weight(uint32(len(body)))
+	w, due := weight(uint32(len(body))), dueOf(payload)
 	for _, t := range targets {
 		q := r.queues[t.Queue]
 		if q == nil || !r.add(q, queue.Entry{
-			Seq: t.Seq, Pos: pos, Expiry: t.Expiry, Size: uint32(len(body)), Priority: a.Priority, Redelivered: true, Journaled: true,
+			Seq: t.Seq, Pos: pos, Expiry: t.Expiry, Due: due, Size: uint32(len(body)), Priority: a.Priority, Redelivered: true, Journaled: true,
 		}, moved) {
 			r.j.Free(pos, 1, w)
 		}
@@ -302,7 +313,7 @@ func (r *recovery) install(q *rebuilt) int {
 		q.q.sm.Restore(e)
 		n++
 	}
-	if len(q.streams) == 1 {
+	if len(q.streams) == 1 && !q.delayed {
 		// The usual queue: whole blocks go in as they are, but for the last one.
 		blocks := slices.DeleteFunc(q.streams[0].blocks, func(b *block) bool { return b.live == 0 })
 		for i, b := range blocks {
@@ -324,8 +335,12 @@ func (r *recovery) install(q *rebuilt) int {
 		r.b.log.Error("messages lost: the journal no longer has their segment", "queue", q.q.name, "vhost", q.q.vhost, "messages", lost)
 		r.damage = append(r.damage, journal.Damage{Reason: fmt.Sprintf("%d messages of %s are lost with their segment", lost, queueName(q.q.name, q.q.vhost))})
 	}
+	q.q.sm.Restored()
 	q.q.sm.SetNextSeq(max(q.q.sm.NextSeq(), q.maxSeq+1))
-	q.q.persistent, q.q.persistentBytes = q.q.sm.Len(), q.q.sm.Bytes()
+	q.q.persistent, q.q.persistentBytes = q.q.sm.Len()+q.q.sm.Delayed(), q.q.sm.Bytes()+q.q.sm.DelayedBytes()
+	if at := q.q.sm.NextExpiry(); at != 0 {
+		r.b.timers.expiry(q.q, at)
+	}
 	q.streams = nil
 	return n
 }

@@ -64,9 +64,8 @@ func (b *txBatch) publish(pubs []publish, queues []*Queue, t *turn) {
 			continue
 		}
 		m := pubs[i].msg
-		var head [headSize]byte
-		encodeHead(&head, m)
-		b.records.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), head[:], m.Bytes())
+		var head [headMax]byte
+		b.records.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), encodeHead(&head, m, t.now), m.Bytes())
 		m.Retain(1)
 		b.messages = append(b.messages, m)
 	}
@@ -140,9 +139,7 @@ func (ch *Channel) TxCommit() *Error {
 		}
 		i = j
 	}
-	clear(tx.pubs)
-	tx.pubs, tx.bytes = tx.pubs[:0], 0
-	ch.txPubs.Store(0)
+	tx.dropPublishes(ch)
 	ch.txOps.Store(0)
 	_, err := ch.resolve(tx.ops)
 	tx.ops = tx.ops[:0]
@@ -198,12 +195,18 @@ func (ch *Channel) rollback() {
 	for i := range ch.tx.pubs {
 		ch.tx.pubs[i].msg.Release()
 	}
-	ch.txPubs.Store(0)
+	ch.tx.dropPublishes(ch)
 	ch.txOps.Store(0)
-	clear(ch.tx.pubs)
-	ch.tx.pubs, ch.tx.bytes = ch.tx.pubs[:0], 0
 	ch.tx.ops = ch.tx.ops[:0]
 	clear(ch.tx.named)
+}
+
+// dropPublishes forgets the publishes, whose references are given away.
+func (tx *transaction) dropPublishes(ch *Channel) {
+	ch.conn.Hold(-tx.bytes)
+	clear(tx.pubs)
+	tx.pubs, tx.bytes = kept(tx.pubs), 0
+	ch.txPubs.Store(0)
 }
 
 func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
@@ -211,17 +214,19 @@ func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
 		p.msg.Release()
 		return refuse(ResourceError, "transaction holds more than %d messages", maxTx)
 	}
-	size := journal.MessageSize(len(p.queues), headSize+len(p.msg.Bytes()))
+	size := journal.MessageSize(len(p.queues), headMax+len(p.msg.Bytes()))
 	if tx.bytes+size > maxTxBytes {
 		p.msg.Release()
 		return refuse(ResourceError, "transaction holds more than %d bytes", maxTxBytes)
 	}
+	if e := ch.conn.Hold(size); e != nil {
+		p.msg.Release()
+		return e
+	}
 	tx.pubs = append(tx.pubs, p)
 	ch.txPubs.Store(int32(len(tx.pubs)))
 	tx.bytes += size
-	if ch.conn.b.alarm.Load() != 0 {
-		ch.conn.heed(true)
-	}
+	ch.conn.Publishing()
 	return nil
 }
 

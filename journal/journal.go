@@ -164,7 +164,7 @@ type Journal struct {
 	hasSpare   bool       // guarded by files
 	hasReserve bool       // guarded by files
 
-	writing   []*chunk // owned by the writer
+	writing   []*chunk // owned by the writer, who changes it under mu
 	recovered Stats    // immutable after Open
 
 	quit    chan struct{} // closed by Close: stalls and fills end
@@ -275,6 +275,18 @@ func (j *Journal) Stats() Stats {
 	s.Commits, s.Syncs = j.commits.Load(), j.syncs.Load()
 	s.LastSync, s.Stalled = time.Duration(j.lastSync.Load()), j.stalled.Load()
 	return s
+}
+
+// Buffers is how many bytes the commit buffers take. Any goroutine that does not hold Lock.
+func (j *Journal) Buffers() (n int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, list := range [...][]*chunk{j.batch, j.writing, j.spares} {
+		for _, c := range list {
+			n += int64(cap(c.buf))
+		}
+	}
+	return n
 }
 
 // Close commits what was appended, marks the shutdown as clean and ends the goroutines. The

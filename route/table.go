@@ -22,9 +22,13 @@ const (
 // Routing sees a change from the moment the changing call returns. A route that runs at the same
 // time may still name a queue that is being removed: the owner of queues refuses it then.
 type Table[Q comparable] struct {
-	shards  [shards]shard[Q]
-	walkers sync.Pool // of *walk[Q], for Route; a Cache has its own
+	shards   [shards]shard[Q]
+	walkers  sync.Pool    // of *walk[Q], for Route; a Cache has its own
+	bindings atomic.Int64 // how many there are
 }
+
+// Len is the number of bindings. While some are added or removed it may be off by those. Any goroutine.
+func (t *Table[Q]) Len() int { return int(t.bindings.Load()) }
 
 // shard is one lock's share of the exchanges and queues.
 type shard[Q comparable] struct {
@@ -219,7 +223,9 @@ func (t *Table[Q]) removeExchange(vhost, exchange string, ifUnused bool) (remove
 		removed = append(removed, b.definition())
 		b.withdraw()
 	}
-	return ex.removeIncoming(removed), true
+	removed = ex.removeIncoming(removed)
+	t.bindings.Add(int64(-len(removed)))
+	return removed, true
 }
 
 // AddQueue makes a queue routable by the default exchange and bindable. It reports false and
@@ -255,7 +261,9 @@ func (t *Table[Q]) RemoveQueue(vhost, queue string) []Binding {
 	n.removed = true
 	n.gen.Add(1)
 	sh.mu.Unlock()
-	return n.removeIncoming(nil)
+	removed := n.removeIncoming(nil)
+	t.bindings.Add(int64(-len(removed)))
+	return removed
 }
 
 // removeIncoming ends the bindings that lead to n, which is marked removed, and appends them to
@@ -359,8 +367,10 @@ func (t *Table[Q]) Bind(def Binding) (added bool, err error) {
 	added, err = src.attach(b)
 	if !added {
 		b.withdraw()
+		return false, err
 	}
-	return added, err
+	t.bindings.Add(1)
+	return true, nil
 }
 
 // attach makes an announced binding effective.
@@ -401,6 +411,7 @@ func (t *Table[Q]) Unbind(def Binding) (removed bool) {
 		return false
 	}
 	b.withdraw()
+	t.bindings.Add(-1)
 	return true
 }
 

@@ -73,7 +73,7 @@ type Options struct {
 	Heartbeat        time.Duration // whole seconds; negative: none is offered
 	HandshakeTimeout time.Duration
 
-	// Log gets the log, with the part it comes from as "module": amqp, broker, loop, http; nil: discarded.
+	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop; nil: discarded.
 	Log     *slog.Logger
 	Version string // shown to clients and operators
 }
@@ -161,7 +161,7 @@ func (s *Server) open() error {
 		}
 		diskDir = dir
 		file = filepath.Join(dir, "definitions.json")
-		start, err := definitions.Load(file)
+		start, err := definitions.Load(vfs.OS{}, file)
 		if err != nil {
 			return fmt.Errorf("%w; restore it from a backup, or move it away to start without topology and users", err)
 		}
@@ -183,13 +183,14 @@ func (s *Server) open() error {
 	}
 	s.broker = b
 	s.alarms = alarms
+	s.limitUnfinished()
 	alarms.start(b.SetAlarm)
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
 	for _, d := range rec.Damaged {
 		s.log.Error("damage in the journal was skipped", "damage", d)
 	}
-	if len(o.Start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser(s.opt.DefaultUser, s.opt.DefaultPass); err != nil {
 			return fmt.Errorf("create user '%s': %w", s.opt.DefaultUser, err)
 		}
@@ -215,7 +216,7 @@ func (s *Server) claim(dir string) error {
 		return dataError(dir, err)
 	}
 	s.lock = lock
-	if err := definitions.CheckFormat(filepath.Join(dir, "node.json")); err != nil {
+	if err := definitions.CheckFormat(vfs.OS{}, filepath.Join(dir, "node.json")); err != nil {
 		return err
 	}
 	return nil
@@ -346,7 +347,7 @@ func (s *Server) limitsOf(o *Options) *limits {
 		},
 		fmq1: fmq1.Options{
 			MaxFrame: uint32(o.MaxFrame), MaxMessageSize: o.MaxMessageSize, Heartbeat: o.Heartbeat, HandshakeTimeout: o.HandshakeTimeout,
-			Version: s.opt.Version,
+			Version: s.opt.Version, Log: s.part("fire"),
 		},
 	}
 	if 0 < o.MaxFrame && o.MaxFrame < amqpFrameMax {
@@ -364,6 +365,14 @@ func (s *Server) Reload(o Options) {
 	s.limits.Store(s.limitsOf(&o))
 	s.loop.SetMaxConns(o.MaxConnections)
 	s.alarms.setLimits(o.MemoryLimit, o.DiskFreeLimit)
+	s.limitUnfinished()
+}
+
+// unfinishedShare is the part of the memory limit that unfinished messages may take together: 1/4.
+const unfinishedShare = 4
+
+func (s *Server) limitUnfinished() {
+	s.broker.LimitUnfinished(s.alarms.resources().MemoryLimit / unfinishedShare)
 }
 
 // Resources are the latest readings of memory and disk, their limits and the alarms. Any goroutine.

@@ -11,6 +11,7 @@ package message
 
 import (
 	"encoding/binary"
+	"math"
 	"sync/atomic"
 
 	"github.com/firemq/firemq/frames/table"
@@ -51,6 +52,15 @@ type Attributes struct {
 	Priority   uint8
 	HasHeaders bool
 	Expiration int64 // the publisher's time to live in ms; negative when it set none
+	Delay      int64 // ms until it is due, as its publisher asked; 0 for none. A message read back has none
+}
+
+// Due is the time, Unix ms, at which a message with a Delay is due that is published now.
+func (a *Attributes) Due(now int64) int64 {
+	if a.Delay > math.MaxInt64-now {
+		return math.MaxInt64
+	}
+	return now + a.Delay
 }
 
 // Message is one published message. Everything but the references and the position is
@@ -77,7 +87,7 @@ func New(a Attributes, exchange, key, props []byte, bodySize int) *Message {
 
 // NewBlind is New for a message with blind keys, as AppendKey wrote them.
 func NewBlind(a Attributes, exchange, key, blind, props []byte, bodySize int) *Message {
-	buf := pool.Get(len(exchange) + len(key) + len(blind) + len(props) + bodySize)
+	buf := pool.Get(len(exchange)+len(key)+len(blind)+len(props)+bodySize, pool.Messages)
 	m, ok := buf.Companion.(*Message)
 	if !ok {
 		m = &Message{buf: buf}

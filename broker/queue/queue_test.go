@@ -63,13 +63,14 @@ func (r *rig) ok() {
 type sent struct {
 	size       int
 	expiration int64 // 0: none; use -1 for an expiration of 0
+	delay      int64
 	priority   uint8
 	journaled  bool
 	times      int
 }
 
 func (s sent) message() *message.Message {
-	a := message.Attributes{Priority: s.priority, Expiration: s.expiration}
+	a := message.Attributes{Priority: s.priority, Expiration: s.expiration, Delay: s.delay}
 	switch s.expiration {
 	case 0:
 		a.Expiration = -1

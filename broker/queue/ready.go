@@ -1,8 +1,10 @@
 package queue
 
 import (
+	"iter"
 	"math/bits"
 	"sync"
+	"unsafe"
 )
 
 // ready holds the ready messages: one level for each priority, the highest first.
@@ -79,8 +81,18 @@ func (r *ready) restoreBlock(block []byte, first uint64, bytes int64) {
 	c := &chunk{packed: block, again: true}
 	f.last.next = c
 	f.last, f.to = c, 0
+	f.memory += c.memory()
 	r.n += chunkEntries
 	r.bytes += bytes
+}
+
+// ripen adds a message whose delay is over: behind all others of its level.
+func (r *ready) ripen(e *Entry) {
+	l := r.enter(e)
+	if l.ripe == nil {
+		l.ripe = new(fifo)
+	}
+	l.ripe.append(e)
 }
 
 // requeue adds a message that left by pop.
@@ -116,28 +128,48 @@ func (r *ready) findTop() {
 	}
 }
 
-// level holds the ready messages of one priority in order of Seq. New messages go to the end of
-// fifo and leave from its front, so whatever comes back has a lower Seq than all of fifo: back
-// is always before it.
+// level holds the ready messages of one priority in order of rank. New messages go to the end of
+// fifo, those that were delayed to the end of ripe, and of the two fronts the one with the lower rank
+// leaves. So whatever comes back has a lower rank than all of both: back is always before them.
 type level struct {
 	fifo fifo
 	back heap
+	ripe *fifo // nil while there never was one
 }
 
-func (l *level) empty() bool { return len(l.back) == 0 && l.fifo.empty() }
+func (l *level) empty() bool {
+	return len(l.back) == 0 && l.fifo.empty() && (l.ripe == nil || l.ripe.empty())
+}
+
+// front is the fifo that the next message leaves, unless one came back.
+func (l *level) front() *fifo {
+	if l.ripe == nil || l.ripe.empty() || !l.fifo.empty() && l.fifo.front().Seq < l.ripe.front().rank() {
+		return &l.fifo
+	}
+	return l.ripe
+}
 
 func (l *level) head() *Entry {
 	if len(l.back) > 0 {
 		return &l.back[0]
 	}
-	return l.fifo.front()
+	return l.front().front()
 }
 
 func (l *level) pop() {
 	if len(l.back) > 0 {
 		l.back.pop()
 	} else {
-		l.fifo.pop()
+		l.front().pop()
+	}
+}
+
+// fifos walks the fifos of a level.
+func (l *level) fifos() iter.Seq[*fifo] {
+	return func(yield func(*fifo) bool) {
+		if yield(&l.fifo) && l.ripe != nil {
+			yield(l.ripe)
+		}
 	}
 }
 
@@ -149,12 +181,13 @@ type fifo struct {
 	from        int    // index of the front in first
 	to          int    // index behind the end in last
 	small       *chunk // the chunk that stays while it is not in the list
+	memory      int64  // bytes of the chunks in the list
 
 	paging cursor
 }
 
 const (
-	chunkEntries      = 128 // 6 KiB
+	chunkEntries      = 128 // 7 KiB
 	smallChunkEntries = 8
 )
 
@@ -163,6 +196,13 @@ type chunk struct {
 	entries []Entry // without messages outside of the fifo's from and to; nil when packed
 	again   bool    // all of packed are redelivered, whatever it says
 	packed  []byte  // a block; neither the first chunk's nor the last one's
+	// from and to bound the due times of entries that were delayed (see append).
+	from, to int64
+}
+
+// memory is how many bytes it takes.
+func (c *chunk) memory() int64 {
+	return int64(unsafe.Sizeof(*c)) + int64(cap(c.entries))*int64(unsafe.Sizeof(Entry{})) + int64(cap(c.packed))
 }
 
 // chunks lends the large ones.
@@ -180,6 +220,22 @@ func (f *fifo) push(e *Entry) {
 	f.to++
 }
 
+// append is push for messages that were delayed. A chunk of those that come from the journal alone is
+// packed when it is full: there is nothing in it to page out.
+func (f *fifo) append(e *Entry) {
+	before := f.last
+	f.push(e)
+	c := f.last
+	if c == before {
+		c.from, c.to = min(c.from, e.Due), max(c.to, e.Due)
+		return
+	}
+	c.from, c.to = e.Due, e.Due
+	if before != nil && before != f.first && before != f.paging.chunk {
+		before.pack()
+	}
+}
+
 func (f *fifo) grow() {
 	f.to = 0
 	if f.first == nil {
@@ -188,9 +244,11 @@ func (f *fifo) grow() {
 			c = &chunk{entries: make([]Entry, smallChunkEntries)}
 		}
 		f.first, f.last, f.from, f.small = c, c, 0, nil
+		f.memory += c.memory()
 		return
 	}
 	c := chunks.Get().(*chunk)
+	f.memory += c.memory()
 	f.last.next = c
 	f.last = c
 }
@@ -209,7 +267,9 @@ func (f *fifo) pop() {
 		}
 	} else if f.from == len(c.entries) {
 		f.first, f.from = c.next, 0
+		f.memory -= f.first.memory()
 		f.first.unpack()
+		f.memory += f.first.memory()
 		f.free(c)
 	}
 }
@@ -217,6 +277,7 @@ func (f *fifo) pop() {
 // free takes an empty chunk out of use.
 func (f *fifo) free(c *chunk) {
 	c.next, c.entries = nil, c.entries[:cap(c.entries)]
+	f.memory -= c.memory()
 	if len(c.entries) == smallChunkEntries {
 		f.small = c
 	} else {
@@ -224,11 +285,11 @@ func (f *fifo) free(c *chunk) {
 	}
 }
 
-// heap is a binary heap of entries, the lowest Seq first. It gives its memory back as it drains.
+// heap is a binary heap of entries, the lowest rank first. It gives its memory back as it drains.
 type heap []Entry
 
 // heapKeep is the capacity that a heap keeps when it is empty.
-const heapKeep = 64 // 3 KiB
+const heapKeep = 64 // 3.5 KiB
 
 func (h *heap) push(e *Entry) {
 	s := *h
@@ -239,7 +300,7 @@ func (h *heap) push(e *Entry) {
 	s = s[:i+1]
 	for i > 0 {
 		up := (i - 1) / 2
-		if s[up].Seq < e.Seq {
+		if s[up].rank() < e.rank() {
 			break
 		}
 		s[i] = s[up]
@@ -259,10 +320,10 @@ func (h *heap) pop() {
 		if down >= n {
 			break
 		}
-		if down+1 < n && s[down+1].Seq < s[down].Seq {
+		if down+1 < n && s[down+1].rank() < s[down].rank() {
 			down++
 		}
-		if e.Seq < s[down].Seq {
+		if e.rank() < s[down].rank() {
 			break
 		}
 		s[i] = s[down]

@@ -50,9 +50,16 @@ var arrows = map[string][]string{
 	"": {"server"}, // package firemq
 
 	// Clients and commands.
-	"sdk/go":     {"frames/fmq1", "frames/table", "internal/transport"},
-	"bench":      {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
-	"cmd/firemq": {"bench", "mgmt/api", "sdk/go", "server"},
+	"sdk/go":        {"frames/fmq1", "frames/table", "internal/transport"},
+	"bench":         {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
+	"bench/plot":    {},
+	"bench/compare": {"bench", "bench/plot"},
+	"cmd/firemq":    {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
+
+	// What checks clients.
+	"conformance":            {"frames/fmq1", "internal/websocket"},
+	"cmd/firemq-conformance": {"conformance"},
+	"sdk/go/conformance":     {"sdk/go"},
 
 	// Tests of the whole and programs for readers.
 	"test/internal/brokertest": {},
@@ -62,21 +69,23 @@ var arrows = map[string][]string{
 
 // testArrows says what the tests of a package may import beside its arrows and itself.
 var testArrows = map[string][]string{
-	"":              {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
-	"frames/amqp":   {"frames/amqp/text"},
-	"loop":          {"session"}, // that a connection is the outbox that sessions need
-	"session/amqp":  {"broker/auth", "frames/amqp/text", "internal/vfs"},
-	"session/fmq1":  {"broker/auth", "internal/vfs"},
-	"sdk/go":        {""}, // a whole broker
-	"server":        {"internal/transport", "pool", "sdk/go"},
-	"test/compat":   {"test/internal/brokertest"},
-	"test/crash":    {"test/internal/brokertest"},
-	"test/oracle":   {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
-	"test/pressure": {"sdk/go", "test/internal/brokertest"},
-	"mgmt":          {"server"}, // a whole broker
+	"":                 {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
+	"frames/amqp":      {"frames/amqp/text"},
+	"loop":             {"session"}, // that a connection is the outbox that sessions need
+	"session/amqp":     {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
+	"session/fmq1":     {"broker/auth", "internal/vfs", "journal"},
+	"sdk/go":           {""}, // a whole broker
+	"server":           {"internal/transport", "pool", "sdk/go"},
+	"test/compat":      {"test/internal/brokertest"},
+	"test/conformance": {"test/internal/brokertest"},
+	"test/crash":       {"test/internal/brokertest"},
+	"test/oracle":      {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
+	"test/pressure":    {"sdk/go", "test/internal/brokertest"},
+	"mgmt":             {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
+	"test/compat/tools":         {"test/internal/brokertest"},
 }
 
 // homes says which packages may import a module of others. Most have one home, so that replacing
@@ -94,7 +103,7 @@ var homes = map[string][]string{
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
 	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
-	"github.com/rabbitmq/amqp091-go":          {"examples/go/hello"},
+	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/hello"},
 }
 
 // testModules are for tests only, of any package.

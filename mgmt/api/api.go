@@ -117,11 +117,13 @@ type Queue struct {
 	Memory                 int64             `json:"memory"`
 	MessagesRAM            int               `json:"messages_ram"`
 	MessagesPersistent     int               `json:"messages_persistent"`
+	MessagesDelayed        int               `json:"messages_delayed"`
 	MessageBytes           int64             `json:"message_bytes"`
 	MessageBytesReady      int64             `json:"message_bytes_ready"`
 	MessageBytesUnacked    int64             `json:"message_bytes_unacknowledged"`
 	MessageBytesRAM        int64             `json:"message_bytes_ram"`
 	MessageBytesPersistent int64             `json:"message_bytes_persistent"`
+	MessageBytesDelayed    int64             `json:"message_bytes_delayed"`
 	HeadMessageTimestamp   *int64            `json:"head_message_timestamp"`
 	ExclusiveConsumerTag   *string           `json:"exclusive_consumer_tag"`
 	SingleActiveTag        *string           `json:"single_active_consumer_tag"`

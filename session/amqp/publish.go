@@ -88,12 +88,12 @@ type letter struct {
 }
 
 // examine reads from property bytes what the broker must know. It gives the bytes to store: others than
-// came when a BCC header must go or a reply-to is rewritten; those are valid until the next call. False:
+// came when a BCC header must go, a reply-to is rewritten or there is a delay; those are valid until the next call. False:
 // they are malformed, and the connection is closed.
 func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 	scan, err := amqp.ScanProps(props)
 	if err != nil {
-		ch.s.log.Warn("malformed message properties", "peer", ch.s.info.Name, "channel", ch.id, "error", err)
+		ch.s.log.Warn("malformed message properties", "peer", ch.s.info.Name, "user", ch.s.login(), "vhost", ch.s.info.VHost, "channel", ch.id, "error", err)
 		ch.fail(amqp.CodeInternalError, "", 0)
 		return nil, false
 	}
@@ -134,7 +134,8 @@ func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 			l.complain(fmt.Sprintf("user_id property set to '' but authenticated user was '%s'", own))
 		}
 	}
-	if token == "" && !bcc {
+	delayed := bytes.Contains(scan.Headers, headerDelay)
+	if token == "" && !bcc && !delayed {
 		return props, true
 	}
 	p, err := amqp.PropertyCodec{}.Decode(props)
@@ -144,6 +145,9 @@ func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 	if bcc {
 		p.Headers = broker.WithoutBCC(p.Headers)
 	}
+	if delayed {
+		l.attr.Delay, p.Headers = broker.Delay(p.Headers)
+	}
 	if token != "" {
 		p.ReplyTo = token
 	}
@@ -151,8 +155,12 @@ func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 	return ch.s.rewritten, true
 }
 
-// headerCC is in the header bytes of every message that has a CC or a BCC header.
-var headerCC = []byte("CC")
+// headerCC is in the header bytes of every message that has a CC or a BCC header, headerDelay in
+// those of one that may ask for a delay.
+var (
+	headerCC    = []byte("CC")
+	headerDelay = []byte("x-delay")
+)
 
 // complain notes the first fault.
 func (l *letter) complain(fault string) {
@@ -267,6 +275,7 @@ func (ch *channel) contentHeader(f amqp.Frame) {
 	if !ok {
 		return
 	}
+	ch.conn.Publishing()
 	c.meta = append(c.meta, props...)
 	c.size, c.got = int(h.BodySize), 0
 	c.stage = expectBody
@@ -276,6 +285,17 @@ func (ch *channel) contentHeader(f amqp.Frame) {
 	}
 }
 
+// hold counts what the content takes while it is not complete; false: there is no more for it, and the
+// connection is closed (506).
+func (ch *channel) hold(n int) bool {
+	if e := ch.conn.Hold(int64(n)); e != nil {
+		ch.fail(codeOf(e.Kind), e.Text, amqp.IDBasicPublish)
+		return false
+	}
+	ch.content.held += n
+	return true
+}
+
 // bodyFrame adds a part of the body.
 func (ch *channel) bodyFrame(part []byte) {
 	c := &ch.content
@@ -283,13 +303,21 @@ func (ch *channel) bodyFrame(part []byte) {
 		ch.fail(amqp.CodeFrameError, "content body frame exceeds remaining content size", amqp.IDBasicPublish)
 		return
 	}
+	ch.conn.Publishing()
 	if c.msg == nil && (c.got+len(part))*earlyFactor >= c.size {
+		if len(part) < c.size && !ch.hold(c.size-c.held) {
+			return
+		}
 		c.makeMessage()
 	}
 	if c.msg == nil {
 		if need := len(c.early) + len(part); need > cap(c.early) {
 			// append alone would grow it in small steps, and leave several times its size behind.
-			c.early = append(make([]byte, 0, max(2*cap(c.early), need)), c.early...)
+			room := max(2*cap(c.early), need)
+			if !ch.hold(room - cap(c.early)) {
+				return
+			}
+			c.early = append(make([]byte, 0, room), c.early...)
 		}
 		c.early = append(c.early, part...)
 	} else {
@@ -315,7 +343,7 @@ type body struct {
 // partialBody takes what is there of a body frame whose end is not, so that long bodies are copied once,
 // into their message. It returns the length taken, 0: none.
 func (s *Session) partialBody(b []byte) int {
-	if s.state != running || len(b) < partialBytes {
+	if s.state != running || len(b) < partialBytes || s.wait.on {
 		return 0
 	}
 	id, size, part, ok := amqp.CutBodyHead(b, s.frameMax)
@@ -370,6 +398,7 @@ func (c *content) makeMessage() {
 func (ch *channel) contentComplete() {
 	c := &ch.content
 	m, mandatory, l := c.msg, c.mandatory, c.letter
+	ch.conn.Hold(-int64(c.held))
 	c.reset()
 	ch.publish(m, mandatory, &l)
 }
@@ -390,5 +419,6 @@ func (ch *channel) dropContent() {
 	if ch.content.msg != nil {
 		ch.content.msg.Release()
 	}
+	ch.conn.Hold(-int64(ch.content.held))
 	ch.content = content{}
 }

@@ -28,7 +28,7 @@ func TestInputMayBeCutAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, size := range []int{1, 2, 3, 5, 7, 11, 13} {
-			got := play(t, string(script), func(c *client, b []byte) {
+			got := play(t, newBroker(t), string(script), func(c *client, b []byte) {
 				n := size
 				if len(b) > 10000 {
 					n *= 997
