@@ -45,6 +45,7 @@ func (b *Broker) recover() (Recovery, error) {
 		OnRoom:   b.done.signal,
 		OnStall:  b.opt.OnStall,
 		OnWaste:  b.upkeep.signal,
+		OnReplay: b.opt.OnReplay,
 		OnFatal:  b.opt.OnFatal,
 	}, r)
 	if err != nil {

@@ -64,24 +64,32 @@ var arrows = map[string][]string{
 	// Tests of the whole and programs for readers.
 	"test/internal/brokertest": {},
 	"test/internal/suite":      {},
-	"examples/go/hello":        {},
+
+	"examples/go/amqp_hello":        {},
+	"examples/go/hello":             {"sdk/go"},
+	"examples/go/publish_subscribe": {"sdk/go"},
+	"examples/go/routing":           {"sdk/go"},
+	"examples/go/rpc":               {"sdk/go"},
+	"examples/go/topics":            {"sdk/go"},
+	"examples/go/work_queues":       {"sdk/go"},
 }
 
 // testArrows says what the tests of a package may import beside its arrows and itself.
 var testArrows = map[string][]string{
-	"":                 {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
-	"frames/amqp":      {"frames/amqp/text"},
-	"loop":             {"session"}, // that a connection is the outbox that sessions need
-	"session/amqp":     {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
-	"session/fmq1":     {"broker/auth", "internal/vfs", "journal"},
-	"sdk/go":           {""}, // a whole broker
-	"server":           {"internal/transport", "pool", "sdk/go"},
-	"test/compat":      {"test/internal/brokertest"},
-	"test/conformance": {"test/internal/brokertest"},
-	"test/crash":       {"test/internal/brokertest"},
-	"test/oracle":      {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
-	"test/pressure":    {"sdk/go", "test/internal/brokertest"},
-	"mgmt":             {"server"}, // a whole broker
+	"":                   {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
+	"broker/definitions": {"broker/message", "journal"},
+	"frames/amqp":        {"frames/amqp/text"},
+	"loop":               {"session"}, // that a connection is the outbox that sessions need
+	"session/amqp":       {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
+	"session/fmq1":       {"broker/auth", "internal/vfs", "journal"},
+	"sdk/go":             {""}, // a whole broker
+	"server":             {"internal/transport", "pool", "sdk/go"},
+	"test/compat":        {"test/internal/brokertest"},
+	"test/conformance":   {"test/internal/brokertest"},
+	"test/crash":         {"sdk/go", "test/internal/brokertest"},
+	"test/oracle":        {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
+	"test/pressure":      {"sdk/go", "test/internal/brokertest"},
+	"mgmt":               {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
@@ -103,7 +111,7 @@ var homes = map[string][]string{
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
 	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
-	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/hello"},
+	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/amqp_hello"},
 }
 
 // testModules are for tests only, of any package.
