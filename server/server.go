@@ -76,6 +76,9 @@ type Options struct {
 	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop; nil: discarded.
 	Log     *slog.Logger
 	Version string // shown to clients and operators
+	// OnReplay is told how far the recovery is, some times a second: the bytes of the journal that are
+	// read, of those that are to be, and the records in them.
+	OnReplay func(read, of, records int64)
 }
 
 // Recovery says what the start found on disk.
@@ -148,6 +151,7 @@ func (s *Server) open() error {
 		LoopbackUsers: s.opt.LoopbackUsers,
 		Log:           s.part("broker"),
 		OnFatal:       s.fail,
+		OnReplay:      s.opt.OnReplay,
 		Codecs: map[message.Encoding]message.Codec{
 			message.AMQP: amqpframes.PropertyCodec{},
 			message.FMQ1: fmq1frames.Codec{},

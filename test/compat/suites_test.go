@@ -36,7 +36,7 @@ func TestAmqplib(t *testing.T) {
 
 func TestJava(t *testing.T) {
 	t.Parallel()
-	needClient(t, ".cache", "java", ".installed")
+	brokertest.Need(t, ".cache", "java", ".installed")
 	reports := t.TempDir()
 	out, err := suite(t, "java", program(t, "mvn"), "-q", "-B", "-Dreports="+reports, "test")
 	files, globErr := filepath.Glob(filepath.Join(reports, "TEST-*.xml"))
@@ -48,7 +48,7 @@ func TestJava(t *testing.T) {
 
 func TestLapin(t *testing.T) {
 	t.Parallel()
-	needClient(t, ".cache", "cargo", ".installed")
+	brokertest.Need(t, ".cache", "cargo", ".installed")
 	out, err := suite(t, "lapin", program(t, "cargo"), "test", "--quiet", "--locked", "--offline", "--no-fail-fast",
 		"--target-dir", filepath.Join(brokertest.Root(), ".cache", "cargo"), "--", "--format=pretty")
 	results(t, cargoResults(out), out, err)
