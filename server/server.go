@@ -51,6 +51,9 @@ type Options struct {
 	Data      string // data directory; not used with Ephemeral
 	Ephemeral bool   // keep everything in memory
 	NoSync    bool   // confirm after the write to the OS, without waiting for the disk
+	// Import is a file of definitions that the start loads before it listens; "": none. If anything in it is
+	// wrong the start fails and nothing is changed.
+	Import string
 
 	// DefaultUser and DefaultPass are the first user, made when there are no users; "": guest.
 	DefaultUser, DefaultPass string
@@ -194,6 +197,9 @@ func (s *Server) open() error {
 	for _, d := range rec.Damaged {
 		s.log.Error("damage in the journal was skipped", "damage", d)
 	}
+	if err := s.importFile(); err != nil {
+		return err
+	}
 	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser(s.opt.DefaultUser, s.opt.DefaultPass); err != nil {
 			return fmt.Errorf("create user '%s': %w", s.opt.DefaultUser, err)
@@ -204,6 +210,36 @@ func (s *Server) open() error {
 			return err
 		}
 	}
+	return nil
+}
+
+// importFile loads the definitions of Options.Import and waits until they are on disk. It comes before the first
+// user is made: definitions with users need no other.
+func (s *Server) importFile() error {
+	name := s.opt.Import
+	if name == "" {
+		return nil
+	}
+	document, err := os.ReadFile(name)
+	if err != nil {
+		if p, ok := errors.AsType[*fs.PathError](err); ok {
+			err = p.Err
+		}
+		return fmt.Errorf("definitions file %s cannot be read: %w; name another with --import", name, err)
+	}
+	warnings, err := mgmt.Import(s.broker, document, "")
+	if err != nil {
+		return fmt.Errorf("definitions file %s was not imported: %w; correct it, or start without --import", name, err)
+	}
+	for _, w := range warnings {
+		s.log.Warn("definitions: "+w, "file", name)
+	}
+	select {
+	case <-s.broker.Settled():
+	case <-s.fatal:
+		return s.err
+	}
+	s.log.Info("definitions imported", "file", name)
 	return nil
 }
 
