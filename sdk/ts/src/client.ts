@@ -328,23 +328,26 @@ export class Client {
       inFlight--;
       wake?.();
     };
-    for await (const { exchange = "", key = "", body, ...options } of messages) {
-      await below(window);
-      if (failure !== undefined || signal?.aborted === true) break;
-      inFlight++;
-      this.publish(exchange, key, body, options).then(
-        () => {
-          count++;
-          landed();
-        },
-        (error: unknown) => {
-          failure ??= { error };
-          landed();
-        },
-      );
+    try {
+      for await (const { exchange = "", key = "", body, ...options } of messages) {
+        await below(window);
+        if (failure !== undefined || signal?.aborted === true) break;
+        inFlight++;
+        this.publish(exchange, key, body, options).then(
+          () => {
+            count++;
+            landed();
+          },
+          (error: unknown) => {
+            failure ??= { error };
+            landed();
+          },
+        );
+      }
+      await below(1);
+    } finally {
+      signal?.removeEventListener("abort", abort);
     }
-    await below(1);
-    signal?.removeEventListener("abort", abort);
     signal?.throwIfAborted();
     if (failure !== undefined) throw failure.error;
     return count;
