@@ -13,5 +13,6 @@ for program in hello work_queues publish_subscribe routing topics rpc; do
   run .cache/venv/bin/python "examples/python/$program.py"
   run node "examples/javascript/$program.mjs"
   run node "examples/typescript/dist/$program.js"
+  run go run "./examples/go/$program"
 done
-run go run ./examples/go/hello
+run go run ./examples/go/amqp_hello

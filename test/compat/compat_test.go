@@ -79,10 +79,9 @@ var queueSuffix = regexp.MustCompile(`(?m)^ \[[\w-]{6}\]`)
 
 func TestExamples(t *testing.T) {
 	broker := brokertest.Shared(t)
-	t.Setenv("FIREMQ_URL", broker.FireURL)
 	check := func(t *testing.T, want []string, name string, args ...string) {
 		t.Helper()
-		out, err := run(t, programLimit, broker.AMQPURL, ".", name, args...)
+		out, err := runEnv(t, programLimit, []string{"AMQP_URL=" + broker.AMQPURL, "FIREMQ_URL=" + broker.FireURL}, ".", name, args...)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -97,19 +96,22 @@ func TestExamples(t *testing.T) {
 		t.Run("javascript/"+tutorial.name, func(t *testing.T) {
 			check(t, tutorial.lines, node(t, "examples", "javascript"), "examples/javascript/"+tutorial.name+".mjs")
 		})
+		t.Run("go/"+tutorial.name, func(t *testing.T) {
+			check(t, tutorial.lines, "go", "run", "./examples/go/"+tutorial.name)
+		})
 		t.Run("typescript/"+tutorial.name, func(t *testing.T) {
 			brokertest.Need(t, "examples", "typescript", "dist", ".built")
 			check(t, tutorial.lines, "node", "examples/typescript/dist/"+tutorial.name+".js")
 		})
 	}
-	t.Run("go/hello", func(t *testing.T) {
-		check(t, tutorials[0].lines, "go", "run", "./examples/go/hello")
+	t.Run("go/amqp_hello", func(t *testing.T) {
+		check(t, tutorials[0].lines, "go", "run", "./examples/go/amqp_hello")
 	})
 }
 
 // Every program in examples/ is in the table above, so that none can rot.
 func TestEveryExampleRuns(t *testing.T) {
-	known := map[string]bool{"hello": true}
+	known := map[string]bool{"amqp_hello": true}
 	for _, tutorial := range tutorials {
 		known[tutorial.name] = true
 	}
