@@ -64,6 +64,7 @@ func (*silent) Writable() bool { return true }
 func (*silent) Pause(Reason)   {}
 func (*silent) Resume(Reason)  {}
 func (*silent) Close(*Error)   {}
+func (*silent) Answered()      {}
 
 // LoginHTTP checks the name and password of a request to the management API. Errors: LoginRefused;
 // NotAllowed for a loopback user from elsewhere.

@@ -43,10 +43,3 @@ func (c *Conn) heed(publishes bool) {
 	}
 	c.blocked = want
 }
-
-// Blocked tells for which alarms the connection is paused, 0 for none. Any goroutine.
-func (c *Conn) Blocked() Reason {
-	c.alarmMu.Lock()
-	defer c.alarmMu.Unlock()
-	return c.blocked
-}

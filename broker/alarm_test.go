@@ -34,8 +34,8 @@ func TestAlarmsAndPublishesAgree(t *testing.T) {
 		c.heed(true)
 	}
 	wg.Wait()
-	if p.paused != 0 || c.Blocked() != 0 {
-		t.Fatalf("paused for %b, blocked for %b after the alarms", p.paused, c.Blocked())
+	if p.paused != 0 || c.blocked != 0 {
+		t.Fatalf("paused for %b, blocked for %b after the alarms", p.paused, c.blocked)
 	}
 	b.SetAlarm(false, true)
 	if p.paused != 0 {
@@ -43,12 +43,12 @@ func TestAlarmsAndPublishesAgree(t *testing.T) {
 	}
 	c.publish("", "nowhere", "x")
 	c.end()
-	if p.paused != PauseDisk || c.Blocked() != PauseDisk {
+	if p.paused != PauseDisk || c.blocked != PauseDisk {
 		t.Fatalf("paused for %b", p.paused)
 	}
 	b.SetAlarm(true, false)
-	if p.paused != PauseMemory || idle.Blocked() != 0 {
-		t.Fatalf("paused for %b, the idle one blocked for %b", p.paused, idle.Blocked())
+	if p.paused != PauseMemory || idle.blocked != 0 {
+		t.Fatalf("paused for %b, the idle one blocked for %b", p.paused, idle.blocked)
 	}
 	// A protocol that tells its clients at once does so for one that comes during an alarm, too.
 	q := &alarmPeer{}

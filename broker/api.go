@@ -54,6 +54,9 @@ type Peer interface {
 	// Close ends the connection from the broker's side with this reason, after telling the
 	// client in its protocol. Any goroutine.
 	Close(e *Error)
+	// Answered says that the last answer that was kept on one of the connection's channels is sent (see
+	// Channel.Answer). Any goroutine, no lock held.
+	Answered()
 }
 
 // Sink receives what a channel is sent. Every method is called with the Peer locked, must only
@@ -74,6 +77,8 @@ type Sink interface {
 	Cancelled(c *Consumer, e *Error)
 	// Committed says a TxCommit is carried out and safe.
 	Committed()
+	// Answer sends an answer that Channel.Answer kept; b is not used any more.
+	Answer(b []byte)
 }
 
 // Delivery is one message on its way to a client.
@@ -82,9 +87,12 @@ type Delivery struct {
 	Consumer    *Consumer // nil for Get
 	Redelivered bool
 	// Count is how often it came back before, for the header x-delivery-count; 0 where that has none:
-	// on a first delivery, and in queues that are not quorum queues.
+	// on a first delivery, and in classic queues without a delivery limit.
 	Count int64
 	Msg   *message.Message
+	// Unsent is for the session to set when its protocol cannot carry the message: the tag then waits for
+	// its settlement, although the consumer or the get is no-ack.
+	Unsent bool
 }
 
 // Consumer is a channel's subscription to a queue.
@@ -124,6 +132,9 @@ type ConnInfo struct {
 	Heartbeat  uint16 // s, 0: none
 	// Octets tells what went over the connection so far; nil: not known. Any goroutine.
 	Octets func() Octets
+	// Paused tells for which reasons the connection is not read now, and when that last changed without an
+	// alarm, Unix ns, 0 for never; nil: not known. Any goroutine.
+	Paused func() (Reason, int64)
 
 	// Internal is a connection of the broker's own, which acts for a user of the management API. It
 	// is not listed or counted as a connection.

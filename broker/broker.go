@@ -39,6 +39,9 @@ type Options struct {
 	// must not block; see journal.Options.OnStall.
 	OnStall func(error)
 
+	// OnReplay tells how far the recovery is; see journal.Options.OnReplay.
+	OnReplay func(read, of, records int64)
+
 	// Codecs read and write message properties, one for each message.Encoding.
 	Codecs map[message.Encoding]message.Codec
 
@@ -59,12 +62,13 @@ type tuning struct {
 	queueKeep       int64
 	brokerResident  int64
 	checkpointBytes int64 // see checkpoint.go
+	maxUnacked      int64
 }
 
 func (t *tuning) fill() {
 	for at, value := range map[*int64]int64{
 		&t.queueResident: queueResident, &t.queueKeep: queueKeep, &t.brokerResident: brokerResident,
-		&t.checkpointBytes: checkpointBytes,
+		&t.checkpointBytes: checkpointBytes, &t.maxUnacked: maxUnacked,
 	} {
 		if *at == 0 {
 			*at = value
@@ -87,6 +91,9 @@ type Broker struct {
 	// Queue.page). Any goroutine.
 	resident atomic.Int64
 
+	// unfinished is how many bytes connections hold of what is not complete, see Conn.Hold. Any goroutine.
+	unfinished, unfinishedLimit atomic.Int64
+
 	// alarm is the Reason for which publishers are paused, 0 for none. Any goroutine.
 	alarm atomic.Uint32
 
@@ -99,6 +106,9 @@ type Broker struct {
 	byID    map[uint64]*Queue          // durable queues by journal id; guarded by topo
 	nextID  uint64                     // journal id of the next durable queue; guarded by topo
 	topoPos journal.Position           // the last topology record; guarded by topo
+
+	// counted: a message in the journal came back to its queue, and only a checkpoint holds its count.
+	counted atomic.Bool
 
 	// committing is held for reading while a transaction takes effect and is appended. Taken with
 	// no other lock held.
@@ -143,10 +153,11 @@ type Exchange struct {
 	Internal   bool
 	Args       table.Table
 
-	kind      route.Kind     // how it routes; immutable
-	alternate string         // of Args; immutable
-	governing Governing      // guarded by Broker.topo
-	stats     *ExchangeStats // immutable
+	alternate string           // of Args; immutable
+	noted     journal.Position // of its declaration, 0 when it is not durable or was recovered; immutable
+	kind      route.Kind       // how it routes; immutable
+	governing Governing        // guarded by Broker.topo
+	stats     *ExchangeStats   // immutable
 }
 
 // Counters are what happened since the start, messages excepted (see Traffic). Any goroutine.
@@ -246,7 +257,7 @@ func (b *Broker) Close() error {
 
 // lastCheckpoint leaves one for the next start. Without it that only takes longer.
 func (b *Broker) lastCheckpoint() {
-	if s := b.journal.Stats(); s.Failed || s.Stalled || s.Appended == 0 && s.Recovered.Records < 2 {
+	if s := b.journal.Stats(); s.Failed || s.Stalled || s.Appended == 0 && s.Recovered.Records < 2 && !b.counted.Load() {
 		return
 	}
 	if _, _, err := b.checkpoint(); err != nil {

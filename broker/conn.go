@@ -2,10 +2,12 @@ package broker
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 	"github.com/firemq/firemq/route"
 )
 
@@ -53,6 +55,12 @@ type Conn struct {
 	active   []*Channel // have collected publishes or settlements
 	quiet    bool
 	closed   bool
+	// changed is the journal position of what the verbs changed whose answers were not given yet to
+	// Channel.Answer, 0 for nothing.
+	changed journal.Position
+
+	kept atomic.Int64 // answers that wait on its channels
+	held int64        // its part of Broker.unfinished
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable
@@ -163,7 +171,8 @@ func (c *Conn) Quiesce() {
 	if c.quiet {
 		return
 	}
-	c.quiet = true
+	c.b.unfinished.Add(-c.held)
+	c.held, c.quiet = 0, true
 	t := c.begin()
 	c.mu.Lock()
 	for k := range c.consumers {

@@ -8,6 +8,7 @@ import (
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 	"github.com/firemq/firemq/route"
 )
 
@@ -21,9 +22,11 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 	if d.Passive {
 		b.topo.RLock()
 		defer b.topo.RUnlock()
-		if v.exchanges[d.Name] == nil {
+		x := v.exchanges[d.Name]
+		if x == nil {
 			return refuse(NotFound, "no %s", exchangeName(d.Name, v.name))
 		}
+		c.promise(x.noted)
 		return nil
 	}
 	if e := c.allowExchange(rightConfigure, d.Name); e != nil {
@@ -44,6 +47,7 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 		return refuse(NotAllowed, "vhost %s not found", v.name)
 	}
 	if x := v.exchanges[d.Name]; x != nil {
+		c.promise(x.noted)
 		return x.equivalent(d, v.name)
 	}
 	if strings.HasPrefix(d.Name, "amq.") {
@@ -63,8 +67,9 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 	x := &Exchange{Name: d.Name, Type: d.Type, Durable: d.Durable, AutoDelete: d.AutoDelete, Internal: d.Internal, Args: d.Args, alternate: alternate}
 	b.addExchange(v, x, kind)
 	if x.Durable {
-		b.note(&change{Op: opDeclareExchange, VHost: v.name, Exchange: x})
+		x.noted = b.note(&change{Op: opDeclareExchange, VHost: v.name, Exchange: x})
 	}
+	c.promise(x.noted)
 	return nil
 }
 
@@ -96,7 +101,7 @@ func (x *Exchange) equivalent(d *ExchangeDeclare, vhost string) *Error {
 func (b *Broker) addExchange(v *VHost, x *Exchange, kind route.Kind) {
 	x.kind, x.stats = kind, new(ExchangeStats)
 	v.exchanges[x.Name] = x
-	b.routes.AddExchange(v.name, x.Name, kind)
+	b.routes.AddExchange(v.name, x.Name, kind, x.Args)
 	b.applyToExchange(v, x)
 }
 
@@ -118,12 +123,16 @@ func (c *Conn) DeleteExchange(name string, ifUnused bool) *Error {
 	defer b.topo.Unlock()
 	x := v.exchanges[name]
 	if x == nil {
+		c.promise(b.topoPos)
 		return nil
 	}
 	if ifUnused && b.routes.Sources(v.name, name) > 0 {
 		return refuse(PreconditionFailed, "%s in use", exchangeName(name, v.name))
 	}
 	b.removeExchange(v, x)
+	if x.Durable {
+		c.promise(b.topoPos)
+	}
 	return nil
 }
 
@@ -161,6 +170,7 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 		if e != nil {
 			return QueueStatus{}, e
 		}
+		c.promise(q.noted)
 		return q.status(c.begin()), nil
 	}
 	name := d.Name
@@ -227,9 +237,10 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 	}
 	b.addQueue(v, q)
 	if q.durable {
-		b.note(&change{Op: opDeclareQueue, VHost: v.name, Queue: q.definition()})
+		q.noted = b.note(&change{Op: opDeclareQueue, VHost: v.name, Queue: q.definition()})
 	}
 	b.topo.Unlock()
+	c.promise(q.noted)
 	if d.Exclusive {
 		c.mu.Lock()
 		c.exclusive[q] = struct{}{}
@@ -258,8 +269,25 @@ func (c *Conn) redeclare(q *Queue, d *QueueDeclare) (QueueStatus, *Error) {
 	if text, ok := policy.Equivalent(q.args, d.Args, queueName(q.name, q.vhost)); !ok {
 		return QueueStatus{}, refuse(PreconditionFailed, "%s", text)
 	}
+	c.promise(q.noted)
 	c.b.counters.QueuesDeclared.Add(1)
 	return q.status(c.begin()), nil
+}
+
+// promise notes that the answer to a verb waits until the journal has committed pos. What the broker
+// started with is safe, also when the journal was lost and ends before it.
+func (c *Conn) promise(pos journal.Position) {
+	if pos > c.b.opt.Start.Position {
+		c.changed = max(c.changed, pos)
+	}
+}
+
+// promiseAll is promise for all that is noted so far: the answer says that something does not exist,
+// or exists already, and who made it so may still wait. No lock is held.
+func (c *Conn) promiseAll() {
+	c.b.topo.RLock()
+	defer c.b.topo.RUnlock()
+	c.promise(c.b.topoPos)
 }
 
 // addQueue makes q exist. topo locked.
@@ -267,6 +295,7 @@ func (b *Broker) addQueue(v *VHost, q *Queue) {
 	s := v.policies.settle(q)
 	q.settings.Store(s)
 	q.sm = queue.New(s.Config)
+	q.rewindow(s.Dedup, b.opt.Now())
 	q.members = make(map[*Consumer]struct{})
 	q.used.Store(b.opt.Now())
 	v.queues[q.name] = q
@@ -297,9 +326,13 @@ func (c *Conn) DeleteQueue(name string, ifUnused, ifEmpty bool) (int, *Error) {
 	q, e := c.queue(name)
 	if e != nil {
 		if e.Kind == NotFound {
+			c.promiseAll()
 			return 0, nil
 		}
 		return 0, e
+	}
+	if q.durable {
+		defer c.promiseAll()
 	}
 	return c.b.deleteQueueIf(q, c.begin(), func() *Error {
 		switch {
@@ -477,9 +510,11 @@ func (c *Conn) bind(r route.Binding, add bool) *Error {
 	if !add {
 		if b.routes.Unbind(r) {
 			if b.durableBinding(v, &r) {
-				b.note(&change{Op: opUnbind, VHost: v.name, Binding: &r})
+				c.promise(b.note(&change{Op: opUnbind, VHost: v.name, Binding: &r}))
 			}
 			b.sweep(v, []route.Binding{r})
+		} else {
+			c.promise(b.topoPos)
 		}
 		return nil
 	}
@@ -487,8 +522,11 @@ func (c *Conn) bind(r route.Binding, add bool) *Error {
 	if err != nil {
 		return refuse(PreconditionFailed, "%s", err)
 	}
-	if added && b.durableBinding(v, &r) {
-		b.note(&change{Op: opBind, VHost: v.name, Binding: &r})
+	if b.durableBinding(v, &r) {
+		if added {
+			b.note(&change{Op: opBind, VHost: v.name, Binding: &r})
+		}
+		c.promise(b.topoPos)
 	}
 	return nil
 }

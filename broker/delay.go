@@ -85,6 +85,9 @@ func ExchangeKind(name string, args table.Table) (route.Kind, *Error) {
 	if !ok {
 		return 0, refuse(PreconditionFailed, "unknown exchange type '%s'", name)
 	}
+	if err := route.CheckExchange(kind, args); err != nil {
+		return 0, refuse(PreconditionFailed, "%s", err)
+	}
 	return kind, nil
 }
 

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 	"github.com/firemq/firemq/route"
 )
 
@@ -118,6 +120,9 @@ const (
 	opVHostLimits     = "vhost.limits"
 	opPutPolicy       = "policy.put"
 	opDeletePolicy    = "policy.delete"
+	opUser            = "user" // all there is of a user now, or that it is gone
+	opVHostMeta       = "vhost.meta"
+	opGlobal          = "global"
 )
 
 // change is one topology record, written as JSON: rare, and readable with a hex dump.
@@ -130,9 +135,20 @@ type change struct {
 	Binding  *route.Binding `json:"binding,omitempty"`
 	Policy   *policyChange  `json:"policy,omitempty"`
 	Limits   Limits         `json:"limits,omitempty"`
+	User     *userChange    `json:"user,omitempty"`
+	Meta     *VHostMeta     `json:"meta,omitempty"`
+	// Value is that of a global parameter, none for a deleted one.
+	Value json.RawMessage `json:"value,omitempty"`
 	// Args are the arguments of whichever of the first three is set, or the definition of the policy, as
 	// an AMQP field table: JSON alone would lose their types.
 	Args []byte `json:"args,omitempty"`
+}
+
+// userChange is a user with its permissions.
+type userChange struct {
+	auth.User
+	Permissions []auth.Permission      `json:",omitempty"`
+	Topics      []auth.TopicPermission `json:",omitempty"`
 }
 
 // policyChange is a policy without its definition, or the name of a deleted one.
@@ -151,8 +167,10 @@ func describe(d PolicyDef) *policyChange {
 	return &policyChange{Name: d.Name, Operator: d.Operator, Pattern: d.Pattern, ApplyTo: d.ApplyTo, Priority: d.Priority, definition: d.Definition}
 }
 
-// note writes a durable topology change to the journal and has a snapshot saved. topo locked.
-func (b *Broker) note(c *change) {
+// note writes a durable topology change to the journal and has a snapshot saved. It gives the
+// record's position, 0 when everything is in memory: who made the change is answered when the journal
+// has committed that. topo locked.
+func (b *Broker) note(c *change) journal.Position {
 	if b.journal != nil {
 		p, err := c.encode()
 		if err != nil {
@@ -163,6 +181,7 @@ func (b *Broker) note(c *change) {
 		b.journal.Unlock()
 	}
 	b.opt.OnChange()
+	return b.topoPos
 }
 
 func (c *change) encode() ([]byte, error) {
@@ -212,6 +231,8 @@ func decodeChange(p []byte) (*change, error) {
 		}
 		c.Policy.made = p
 	case c.Op == opDeletePolicy && c.Policy != nil:
+	case c.Op == opVHostMeta && c.Meta == nil:
+		return nil, fmt.Errorf("topology record '%s' without its content", c.Op)
 	case c.Op == opPutPolicy, c.Op == opDeletePolicy:
 		return nil, fmt.Errorf("topology record '%s' without a policy", c.Op)
 	}

@@ -181,7 +181,7 @@ func (ch *Channel) conclude(t *turn, s *slot, verb Verb, requeue bool) {
 	case verb == VerbAck:
 		q.stats.Ack++
 		q.sm.Ack(s.c.state(), &s.e)
-		t.settle(q, &s.e)
+		q.settle(t, &s.e)
 	case requeue:
 		q.requeue(t, s.c, &s.e)
 	default:
@@ -203,7 +203,7 @@ func (q *Queue) served(t *turn) {
 
 // roomier wakes the channel's consumers after settlements gave its own limit room.
 func (ch *Channel) roomier(t *turn) {
-	if ch.limit.Load() > 0 {
+	if ch.limit.Load() > 0 || ch.crowded.Load() && ch.crowded.Swap(false) {
 		for _, c := range ch.consumers() {
 			c.wake(t)
 		}

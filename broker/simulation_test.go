@@ -181,7 +181,7 @@ func (s *simulation) open() {
 	if st, _ := b.JournalStats(); st.Recovered.Torn > 0 {
 		s.did.torn++
 	}
-	if len(start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser("guest", "guest"); err != nil {
 			s.t.Fatal(err)
 		}

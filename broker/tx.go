@@ -52,6 +52,8 @@ type txBatch struct {
 	records  journal.Batch
 	messages []*message.Message // by their number in records, each with a reference
 	queues   []*Queue           // that got journaled messages
+	spans    []ownSpan
+	original journal.Position // see turn
 }
 
 // publish adds a run of messages and their targets, which are in t.
@@ -94,6 +96,7 @@ func (b *txBatch) append(t *turn) (pos journal.Position) {
 	}
 	j.Unlock()
 	t.freeSettled(taken)
+	placed(b.spans, pos)
 	for _, m := range b.messages {
 		m.Release()
 	}
@@ -130,15 +133,13 @@ func (ch *Channel) TxCommit() *Error {
 			ch.unroutable(t, tx.pubs[i:j])
 		} else {
 			b.enqueue(t, tx.pubs[i:j])
-			for _, q := range t.refused {
-				partial = partial || q != nil
+			for _, r := range t.refused {
+				partial = partial || r.why != taken
 			}
 		}
 		i = j
 	}
-	clear(tx.pubs)
-	tx.pubs, tx.bytes = tx.pubs[:0], 0
-	ch.txPubs.Store(0)
+	tx.dropPublishes(ch)
 	ch.txOps.Store(0)
 	_, err := ch.resolve(tx.ops)
 	tx.ops = tx.ops[:0]
@@ -146,7 +147,7 @@ func (ch *Channel) TxCommit() *Error {
 	ch.finish(math.MaxInt)
 	pos := journal.Position(0)
 	if t.batch != nil {
-		pos = t.batch.append(t)
+		pos = max(t.batch.append(t), t.batch.original)
 		t.batch = nil
 		b.committing.RUnlock()
 	}
@@ -194,12 +195,18 @@ func (ch *Channel) rollback() {
 	for i := range ch.tx.pubs {
 		ch.tx.pubs[i].msg.Release()
 	}
-	ch.txPubs.Store(0)
+	ch.tx.dropPublishes(ch)
 	ch.txOps.Store(0)
-	clear(ch.tx.pubs)
-	ch.tx.pubs, ch.tx.bytes = ch.tx.pubs[:0], 0
 	ch.tx.ops = ch.tx.ops[:0]
 	clear(ch.tx.named)
+}
+
+// dropPublishes forgets the publishes, whose references are given away.
+func (tx *transaction) dropPublishes(ch *Channel) {
+	ch.conn.Hold(-tx.bytes)
+	clear(tx.pubs)
+	tx.pubs, tx.bytes = kept(tx.pubs), 0
+	ch.txPubs.Store(0)
 }
 
 func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
@@ -212,12 +219,14 @@ func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
 		p.msg.Release()
 		return refuse(ResourceError, "transaction holds more than %d bytes", maxTxBytes)
 	}
+	if e := ch.conn.Hold(size); e != nil {
+		p.msg.Release()
+		return e
+	}
 	tx.pubs = append(tx.pubs, p)
 	ch.txPubs.Store(int32(len(tx.pubs)))
 	tx.bytes += size
-	if ch.conn.b.alarm.Load() != 0 {
-		ch.conn.heed(true)
-	}
+	ch.conn.Publishing()
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/frames/table"
@@ -165,6 +166,7 @@ type QueueCounts struct {
 	PersistentBytes          int64
 	Consumers                int
 	Stats                    MessageStats
+	Keys                     int // of messages that are known, in a queue that de-duplicates
 }
 
 // Counts reads a queue's sizes and counters.
@@ -176,13 +178,17 @@ func (q *Queue) Counts() QueueCounts {
 
 // counts is Counts with the lock held.
 func (q *Queue) counts() QueueCounts {
+	keys := 0
+	if q.window != nil {
+		keys = q.window.Len()
+	}
 	return QueueCounts{
 		Ready: q.sm.Len(), Unacked: q.sm.Unacked(), ReadyBytes: q.sm.Bytes(), UnackedBytes: q.sm.UnackedBytes(),
 		Delayed: q.sm.Delayed(), DelayedBytes: q.sm.DelayedBytes(),
 		// What was purged a moment ago may not be off these yet.
 		Persistent:      min(q.persistent, q.sm.Len()+q.sm.Unacked()+q.sm.Delayed()),
 		PersistentBytes: min(q.persistentBytes, q.sm.Bytes()+q.sm.UnackedBytes()+q.sm.DelayedBytes()),
-		Consumers:       len(q.members), Stats: q.stats,
+		Consumers:       len(q.members), Stats: q.stats, Keys: keys,
 	}
 }
 
@@ -271,7 +277,38 @@ type ConnView struct {
 	User     string
 	Since    int64 // Unix ms
 	Channels int
-	Blocked  bool // an alarm keeps it from publishing
+	State    ConnState
+}
+
+// ConnState is what keeps a connection from publishing.
+type ConnState string
+
+const (
+	StateRunning  ConnState = "running"
+	StateFlow     ConnState = "flow"     // it was not read for a moment within the last flowShown: something is behind
+	StateBlocking ConnState = "blocking" // an alarm holds, and it has not published since
+	StateBlocked  ConnState = "blocked"  // an alarm holds, and it is not read
+)
+
+// flowShown is how long a connection that was slowed is shown as such, as RabbitMQ does.
+const flowShown = 5 * time.Second
+
+// state tells what keeps the connection from publishing, at a time in Unix ns.
+func (c *Conn) state(now int64) ConnState {
+	var paused Reason
+	var last int64
+	if c.info.Paused != nil {
+		paused, last = c.info.Paused()
+	}
+	switch {
+	case paused&PauseAlarm != 0:
+		return StateBlocked
+	case c.b.alarm.Load() != 0:
+		return StateBlocking
+	case paused != 0 || last != 0 && now-last < int64(flowShown):
+		return StateFlow
+	}
+	return StateRunning
 }
 
 // connections lists all connections but those of the broker itself, by name.
@@ -297,9 +334,10 @@ func (b *Broker) Connections() []ConnView {
 		channels[ch.conn]++
 	}
 	b.census.mu.Unlock()
+	now := time.Now().UnixNano()
 	list := make([]ConnView, len(conns))
 	for i, c := range conns {
-		list[i] = ConnView{ConnInfo: &c.info, User: c.User(), Since: c.since, Channels: channels[c], Blocked: c.Blocked() != 0}
+		list[i] = ConnView{ConnInfo: &c.info, User: c.User(), Since: c.since, Channels: channels[c], State: c.state(now)}
 	}
 	return list
 }

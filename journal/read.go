@@ -70,7 +70,7 @@ func readRecord(r io.ReaderAt, off int64, epoch uint64, pos Position) (*pool.Buf
 	if !ok || h.length > MaxRecord {
 		return nil, errRecord
 	}
-	buf := pool.Get(int(h.length))
+	buf := pool.Get(int(h.length), pool.Receiving)
 	if _, err := r.ReadAt(buf.B, off); err != nil {
 		buf.Release()
 		return nil, err

@@ -166,7 +166,7 @@ func (c *Conn) feed(b []byte) {
 		}
 		if len(b) > 0 && (want > len(b) || want == 0 && seen == len(b)) {
 			c.want = want
-			c.carry = pool.Get(max(len(b), min(want, max(minCarry, 2*len(b)))))
+			c.carry = pool.Get(max(len(b), min(want, max(minCarry, 2*len(b)))), pool.Receiving)
 			c.carry.B = c.carry.B[:copy(c.carry.B, b)]
 			break
 		}
@@ -189,7 +189,7 @@ func (c *Conn) fill(b []byte) []byte {
 	}
 	if size > cap(c.carry.B) {
 		// As large as what has come asks for, not as large as the peer says its frame will be.
-		grown := pool.Get(max(size, min(c.want, 2*size)))
+		grown := pool.Get(max(size, min(c.want, 2*size)), pool.Receiving)
 		grown.B = grown.B[:copy(grown.B, c.carry.B)]
 		c.carry.Release()
 		c.carry = grown

@@ -240,7 +240,7 @@ func TestOutboxKeepsTheOrder(t *testing.T) {
 			for range rnd.IntN(10) {
 				switch rnd.IntN(4) {
 				case 0:
-					b := pool.Get(1 + rnd.IntN(20000))
+					b := pool.Get(1+rnd.IntN(20000), pool.Messages)
 					f.Ref(b, fill(b.B))
 				case 1: // asked for much, used little
 					b := f.Tail(10000)
@@ -291,7 +291,7 @@ func TestOutboxKeepsTheOrder(t *testing.T) {
 
 // TestDrainedDoesNotNest has OnDrained fill the outbox again and again.
 func TestDrainedDoesNotNest(t *testing.T) {
-	shared := pool.Get(64 << 10)
+	shared := pool.Get(64<<10, pool.Messages)
 	calls, deepest := 0, 0
 	var f *fake
 	fill := func() {

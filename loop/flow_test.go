@@ -301,7 +301,7 @@ func TestKillWithBacklog(t *testing.T) {
 			return &funcs{closed: func(err error) { closed <- err }}
 		})
 		live := pool.Live()
-		shared := pool.Get(100_000)
+		shared := pool.Get(100_000, pool.Messages)
 		for round := range 20 {
 			nc := dial(t, addr)
 			c := wait(t, conns, "connection")

@@ -153,7 +153,7 @@ func stage(c *Conn, b []byte) {
 
 // stageRef sends a buffer of n bytes by reference.
 func stageRef(c *Conn, n int) {
-	b := pool.Get(n)
+	b := pool.Get(n, pool.Messages)
 	clear(b.B)
 	c.Lock()
 	c.Ref(b, b.B)

@@ -152,7 +152,7 @@ func (o *outbox) moreRoom(n int) {
 		if o.junk != nil {
 			o.junk.Release()
 		}
-		o.junk = pool.Get(n)
+		o.junk = pool.Get(n, pool.Sending)
 		o.tail = o.junk.B[:0]
 		return
 	}
@@ -161,7 +161,7 @@ func (o *outbox) moreRoom(n int) {
 		o.block.Release()
 		o.grow = min(o.grow*4, maxBlock)
 	}
-	o.block = pool.Get(max(n, o.grow))
+	o.block = pool.Get(max(n, o.grow), pool.Sending)
 	o.tail = o.block.B[:0]
 }
 

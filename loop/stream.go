@@ -73,7 +73,7 @@ func (t *stream) received(b []byte) error {
 // read reads until the connection ends. What comes is handed to receive in b[head:], by the reader.
 func (t *stream) read(ok bool, head int, receive func(b []byte) error) {
 	var err error
-	buf := pool.Get(smallRead)
+	buf := pool.Get(smallRead, pool.Receiving)
 	for ok && err == nil && t.waitResumed() {
 		var n int
 		if n, err = t.in.Read(buf.B[head:]); n > 0 {
@@ -85,10 +85,10 @@ func (t *stream) read(ok bool, head int, receive func(b []byte) error) {
 		}
 		if size := len(buf.B); head+n == size && size < largeRead {
 			buf.Release()
-			buf = pool.Get(largeRead)
+			buf = pool.Get(largeRead, pool.Receiving)
 		} else if n <= smallRead/2 && size > smallRead {
 			buf.Release()
-			buf = pool.Get(smallRead)
+			buf = pool.Get(smallRead, pool.Receiving)
 		}
 	}
 	buf.Release()

@@ -108,7 +108,7 @@ func (c *Conn) TLS() (state tls.ConnectionState, ok bool) {
 func (t *tlsStream) writev(s []seg) (n int, full bool, err error) {
 	p := s[0].p
 	if len(s) > 1 && len(p) < largeRead {
-		room := pool.Get(largeRead)
+		room := pool.Get(largeRead, pool.Sending)
 		defer room.Release()
 		for i := 0; i < len(s) && n < len(room.B); i++ {
 			n += copy(room.B[n:], s[i].p)
@@ -139,7 +139,7 @@ const recordRoom = 1 << 10
 func (c *corked) hold() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held = pool.Get(largeRead + recordRoom)
+	c.held = pool.Get(largeRead+recordRoom, pool.Sending)
 	c.held.B = c.held.B[:0]
 }
 

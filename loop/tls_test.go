@@ -99,7 +99,7 @@ func TestTLSSendsSegments(t *testing.T) {
 	for i, n := range []int{1, 5000, 70_000, 100, 65_536, 4096, 1, 200_000} {
 		head := bytes.Repeat([]byte{byte(i)}, 10)
 		c.Put(append(c.Tail(len(head)), head...))
-		b := pool.Get(n)
+		b := pool.Get(n, pool.Messages)
 		for k := range b.B {
 			b.B[k] = byte(i + k)
 		}

@@ -256,7 +256,7 @@ func (t *webSocket) closeWrite() {
 // writev sends messages as frames, as many as one write takes: small pieces are copied together with
 // their headers, large ones are sent from where they are.
 func (t *webSocket) writev(s []seg) (n int, full bool, err error) {
-	room := pool.Get(largeRead)
+	room := pool.Get(largeRead, pool.Sending)
 	iov := iovPool.Get().(*[maxIov][]byte)
 	out, cut, used := room.B[:0], 0, 0 // out[:cut] is in iov
 	add := func(p []byte) {

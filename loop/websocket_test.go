@@ -234,7 +234,7 @@ func TestWebSocketSendsSegments(t *testing.T) {
 	c := wait(t, conns, "connection")
 	const n, body = 300, 5000
 	for i := range n {
-		b := pool.Get(body)
+		b := pool.Get(body, pool.Messages)
 		for k := range b.B {
 			b.B[k] = byte(i)
 		}

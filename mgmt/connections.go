@@ -61,12 +61,8 @@ func (r *request) connection(w *view, c *broker.ConnView) api.Connection {
 	peer, peerPort := c.RemoteHost()
 	n := octetsOf(c.ConnInfo)
 	name, _ := c.Properties.Get("connection_name")
-	state := "running"
-	if c.Blocked {
-		state = "blocked"
-	}
 	return api.Connection{
-		Name: c.Name, Node: r.s.opt.Node, State: state, Type: "network", Protocol: protocolName(c.Protocol),
+		Name: c.Name, Node: r.s.opt.Node, State: string(c.State), Type: "network", Protocol: protocolName(c.Protocol),
 		User: c.User, PerformedBy: c.User, VHost: c.VHost, ConnectedAt: c.Since,
 		Host: host, Port: port, PeerHost: peer, PeerPort: peerPort,
 		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Timeout: c.Heartbeat, SSL: r.s.secure(port),

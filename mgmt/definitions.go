@@ -595,11 +595,9 @@ func (m *importer) readBinding(b body) {
 		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, reasonOf(err))
 		return
 	}
-	if m.kindOf(r.VHost, source) == route.Headers {
-		if err := route.CheckHeaders(r.Args); err != nil {
-			m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, err)
-			return
-		}
+	if err := route.CheckBinding(m.kindOf(r.VHost, source), r.Key, r.Args); err != nil {
+		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, err)
+		return
 	}
 	m.bindings = append(m.bindings, r)
 }
@@ -655,9 +653,11 @@ func (m *importer) apply() error {
 		}
 	}
 	users := m.b.Users()
+	var changed []string
 	for _, u := range m.newUsers {
 		_, err := users.PutUser(u)
 		note(err)
+		changed = append(changed, u.Name)
 	}
 	for _, v := range sortedKeys(m.newVHosts) {
 		m.b.AddVHost(v)
@@ -666,12 +666,14 @@ func (m *importer) apply() error {
 	for _, p := range m.permissions {
 		_, err := users.SetPermissions(p)
 		note(err)
+		changed = append(changed, p.User)
 	}
 	for _, p := range m.topics {
 		_, err := users.SetTopicPermission(p)
 		note(err)
+		changed = append(changed, p.User)
 	}
-	m.b.UsersChanged()
+	m.b.UsersChanged(changed...)
 	for _, g := range m.globals {
 		m.b.SetGlobal(g.Name, g.Value)
 	}

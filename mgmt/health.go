@@ -14,7 +14,7 @@ import (
 
 // machine is what the broker uses of its machine.
 type machine struct {
-	resident            uint64 // bytes
+	resident, mapped    uint64 // bytes; mapped: of files, and part of resident
 	filesOpen, filesMax int
 	diskFree            uint64 // bytes, where the data is
 

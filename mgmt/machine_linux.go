@@ -10,9 +10,10 @@ import (
 // readMachine asks the system. What it does not tell stays 0.
 func readMachine(dir string) (m machine) {
 	if p, err := os.ReadFile("/proc/self/statm"); err == nil {
-		if fields := strings.Fields(string(p)); len(fields) > 1 {
+		if fields := strings.Fields(string(p)); len(fields) > 2 {
 			pages, _ := strconv.ParseUint(fields[1], 10, 64)
-			m.resident = pages * uint64(os.Getpagesize())
+			mapped, _ := strconv.ParseUint(fields[2], 10, 64)
+			m.resident, m.mapped = pages*uint64(os.Getpagesize()), mapped*uint64(os.Getpagesize())
 		}
 	}
 	if d, err := os.Open("/proc/self/fd"); err == nil {

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -103,6 +102,7 @@ func (s *Server) writeMetrics(e *exposition, g *registry) {
 		s.writeTotals(e)
 		s.writeGlobal(e)
 		s.writeOwn(e)
+		s.writeOwnMemory(e)
 	}
 	s.writeQueues(e, g)
 	s.writeChannels(e, g)
@@ -452,6 +452,7 @@ var ownQueueFamilies = []queueFamily{
 	{"", "firemq_queue_messages_published_total", "counter", "Messages published into a queue", func(q *queueRow) int64 { return int64(q.Stats.Publish) }},
 	{"", "firemq_queue_messages_delivered_total", "counter", "Messages delivered or got from a queue", func(q *queueRow) int64 { return int64(q.Stats.Delivered()) }},
 	{"", "firemq_queue_messages_acked_total", "counter", "Messages of a queue that were acknowledged", func(q *queueRow) int64 { return int64(q.Stats.Ack) }},
+	{"", "firemq_queue_messages_deduplicated_total", "counter", "Repetitions that a queue did not take again", func(q *queueRow) int64 { return int64(q.Stats.Duplicate) }},
 }
 
 // queueRows reads every queue that the registry shows.
@@ -651,15 +652,25 @@ func (s *Server) writeCluster(e *exposition, g *registry) {
 }
 
 func (s *Server) writeMemory(e *exposition) {
-	r := &request{s: s}
-	m := r.memory()
-	for _, k := range sortedKeys(m) {
-		if n, ok := m[k].(uint64); ok {
-			e.one("rabbitmq_memory_"+strings.ReplaceAll(k, "-", "_")+"_bytes", "gauge", "Memory of "+strings.ReplaceAll(k, "_", " "), int64(n))
-		}
+	m := s.memory()
+	for _, k := range m.kinds() {
+		e.one("rabbitmq_memory_"+k.name+"_bytes", "gauge", "Memory of "+k.help, k.bytes)
 	}
 	e.family("rabbitmq_memory_total_bytes", "gauge", "Memory in all, by how it is counted")
-	for k, n := range m["total"].(map[string]uint64) {
-		e.int("rabbitmq_memory_total_bytes", labels("kind", k), int64(n))
+	for _, t := range m.totals() {
+		e.int("rabbitmq_memory_total_bytes", labels("kind", t.name), t.bytes)
+	}
+}
+
+// writeOwnMemory is the same accounting under FireMQ's names.
+func (s *Server) writeOwnMemory(e *exposition) {
+	m := s.memory()
+	e.family("firemq_memory_bytes", "gauge", "Resident memory by what it is used for")
+	for _, k := range [...]named{
+		{"messages", m.Messages}, {"sending", m.Sending}, {"receiving", m.Receiving}, {"index", m.Index}, {"queues", m.Queues},
+		{"topology", m.Topology}, {"connections", m.Connections}, {"channels", m.Channels}, {"journal", m.Journal},
+		{"program", m.program}, {"mapped", m.mapped}, {"stacks", m.stacks}, {"runtime", m.runtime}, {"unused", m.unused},
+	} {
+		e.int("firemq_memory_bytes", labels("kind", k.name), k.bytes)
 	}
 }

@@ -119,11 +119,6 @@ func Listen(addr string, o Options) (*Server, error) {
 		IdleTimeout:        idleTimeout,
 		HeaderReceived:     s.limits,
 		ErrorHandler:       unreadable,
-		ConnState: func(c net.Conn, state fasthttp.ConnState) {
-			if state == fasthttp.StateHijacked {
-				s.remove(c)
-			}
-		},
 	}
 	s.ensureClusterID()
 	s.running.Go(s.accept)
@@ -250,7 +245,9 @@ func (s *Server) handler() fasthttp.RequestHandler {
 	rest := fasthttp.CompressHandlerLevel(s.serve, fasthttp.CompressBestSpeed)
 	return func(c *fasthttp.RequestCtx) {
 		if s.opt.Fire != nil && c.IsGet() && string(c.Path()) == "/fire" {
-			s.opt.Fire(c)
+			if s.opt.Fire(c); c.Hijacked() {
+				s.remove(c.Conn()) // before its client knows: from its first byte on it is not Close's to cut off
+			}
 			return
 		}
 		rest(c)

@@ -21,6 +21,8 @@ var exchangeTypes = []api.ExchangeType{
 	{Name: "fanout", Description: "routes to every binding", Enabled: true},
 	{Name: "headers", Description: "routes by message headers", Enabled: true},
 	{Name: "topic", Description: "routes by patterns of words in the routing key", Enabled: true},
+	{Name: "x-consistent-hash", Description: "routes to one binding, by a hash", Enabled: true},
+	{Name: "x-random", Description: "routes to one binding, by chance", Enabled: true},
 	{Name: "x-delayed-message", Description: "routes as its x-delayed-type does; delays as every exchange does", Enabled: true},
 }
 
@@ -215,7 +217,7 @@ func getNode(r *request) error {
 	defer w.s.mu.RUnlock()
 	n := r.nodeOf(w)
 	if r.query("memory") == "true" {
-		n["memory"] = r.memory()
+		n["memory"] = r.s.memory().breakdown()
 	}
 	if r.query("binary") == "true" {
 		n["binary"] = map[string]any{}
@@ -223,37 +225,21 @@ func getNode(r *request) error {
 	return r.ok(n)
 }
 
-// memory says what the resident memory is used for, as far as Go's runtime knows.
-func (r *request) memory() map[string]any {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	resident := r.s.machine().resident
-	return map[string]any{
-		"binary": m.HeapInuse, "other_system": m.GCSys + m.OtherSys + m.BuckHashSys, "allocated_unused": m.HeapIdle - m.HeapReleased,
-		"connection_other": m.StackInuse, "code": 0, "atom": 0, "queue_procs": 0, "plugins": 0,
-		"total":    map[string]uint64{"rss": resident, "allocated": m.Sys, "erlang": m.HeapInuse},
-		"strategy": "rss",
-	}
-}
-
 func getNodeMemory(r *request) error {
 	if err := r.thisNode(); err != nil {
 		return err
 	}
-	return r.ok(map[string]any{"memory": r.memory()})
+	return r.ok(map[string]any{"memory": r.s.memory().breakdown()})
 }
 
 func getNodeMemoryRelative(r *request) error {
 	if err := r.thisNode(); err != nil {
 		return err
 	}
-	m := r.memory()
-	total := m["total"].(map[string]uint64)["allocated"]
+	m := r.s.memory()
 	shares := make(map[string]any)
-	for k, v := range m {
-		if n, ok := v.(uint64); ok {
-			shares[k] = n * 100 / max(total, 1)
-		}
+	for _, k := range m.kinds() {
+		shares[k.name] = k.bytes * 100 / max(m.allocated(), 1)
 	}
 	shares["total"] = 100
 	return r.ok(map[string]any{"memory": shares})

@@ -1,6 +1,9 @@
 package pool
 
-import "testing"
+import (
+	"sync"
+	"testing"
+)
 
 func TestClassHoldsItsSizeWithAtMostAFifthUnused(t *testing.T) {
 	for n := 1; n <= MaxPooled; n += 1 + n/97 {
@@ -26,7 +29,7 @@ func TestClassHoldsItsSizeWithAtMostAFifthUnused(t *testing.T) {
 
 func TestGetReleaseReusesWithoutAllocating(t *testing.T) {
 	for _, n := range []int{0, 1, 64, 65, 300, 4096, 70000, MaxPooled, MaxPooled + 1} {
-		b := Get(n)
+		b := Get(n, Messages)
 		if len(b.B) != n {
 			t.Fatalf("Get(%d) has %d bytes", n, len(b.B))
 		}
@@ -37,7 +40,7 @@ func TestGetReleaseReusesWithoutAllocating(t *testing.T) {
 }
 
 func TestReleaseTooManyPanics(t *testing.T) {
-	b := Get(MaxPooled + 1)
+	b := Get(MaxPooled+1, Messages)
 	b.Release()
 	defer func() {
 		if recover() == nil {
@@ -50,6 +53,41 @@ func TestReleaseTooManyPanics(t *testing.T) {
 func BenchmarkGetRelease(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		Get(300).Release()
+		Get(300, Sending).Release()
 	}
+}
+
+func TestLentCountsWhatBuffersTake(t *testing.T) {
+	messages, sending := Lent(Messages), Lent(Sending)
+	var held []*Buf
+	want := int64(0)
+	for _, n := range []int{0, 1, 300, 4096, 70000, MaxPooled, 3 * MaxPooled} {
+		b := Get(n, Messages)
+		b.Retain()
+		want += int64(cap(b.B)) + overhead
+		held = append(held, b)
+	}
+	if n := Lent(Messages) - messages; n != want {
+		t.Errorf("%d bytes are lent, want %d", n, want)
+	}
+	if n := Lent(Sending); n != sending {
+		t.Errorf("another use has %d bytes more", n-sending)
+	}
+	// Given back by other goroutines, which have other tallies.
+	var done sync.WaitGroup
+	for _, b := range held {
+		b.Release()
+		done.Go(func() { b.Release() })
+	}
+	done.Wait()
+	if n := Lent(Messages); n != messages {
+		t.Errorf("%d bytes are still lent", n-messages)
+	}
+	// A buffer has the use of its last lending alone.
+	Get(300, Messages).Release()
+	b := Get(300, Sending)
+	if Lent(Messages) != messages || Lent(Sending) != sending+int64(cap(b.B))+overhead {
+		t.Error("a buffer counts for what it was used for before")
+	}
+	b.Release()
 }

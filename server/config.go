@@ -177,7 +177,7 @@ var table = []Setting{
 
 	{
 		Flag: "log-level", Section: "log", Key: "level", Default: "info", Arg: "level", kind: text, Live: true,
-		Help:  "log level: trace, debug, info, warn, error or off; also by module: info,amqp=debug",
+		Help:  "log level: trace, debug, info, warn, error or off; also by module (amqp, broker, fire, http, loop): info,amqp=debug",
 		apply: field(func(c *Config) *LogLevels { return &c.LogLevels }, ParseLogLevels),
 	},
 	{

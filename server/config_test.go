@@ -46,7 +46,7 @@ var samples = map[string]struct {
 	"default-user":     {good: []sample{{"me", ""}, {"ü=#", ""}}, bad: []sample{{"", "empty"}}},
 	"default-pass":     {good: []sample{{"secret", ""}, {"\"\\\t", ""}}, bad: []sample{{"", "empty"}}},
 	"loopback-users":   {good: []sample{{"", ""}, {"a,b", ""}, {"a", ""}}},
-	"log-level":        {good: []sample{{"debug", ""}, {"warn,amqp=trace", ""}}, bad: []sample{{"loud", `"loud"`}, {"", "none of"}, {"info,amqp=", "none of"}}},
+	"log-level":        {good: []sample{{"debug", ""}, {"warn,amqp=trace", ""}}, bad: []sample{{"loud", `"loud"`}, {"", "none of"}, {"info,amqp=", "none of"}, {"info,ampq=debug", `log module "ampq" is none of amqp, broker, fire, http, loop`}}},
 	"log-format":       {good: []sample{{"json", ""}, {"text", ""}}, bad: []sample{{"xml", "neither text nor json"}}},
 }
 

@@ -5,12 +5,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // moduleKey is the attribute by which parts of the broker name themselves: log.With("module", "amqp").
 const moduleKey = "module"
+
+// modules are the parts of the broker that log under a name of their own; a filter may name them.
+var modules = []string{"amqp", "broker", "fire", "http", "loop"}
 
 // LogLevels say from which level on something is logged: "info", or with filters for modules
 // "info,amqp=debug". Immutable.
@@ -47,6 +53,9 @@ func ParseLogLevels(s string) (LogLevels, error) {
 			l.base = level
 			continue
 		}
+		if !slices.Contains(modules, module) {
+			return l, fmt.Errorf("log module %q is none of %s", module, strings.Join(modules, ", "))
+		}
 		if l.modules == nil {
 			l.modules = make(map[string]slog.Level)
 		}
@@ -79,7 +88,7 @@ func NewLog(w io.Writer, json bool, levels LogLevels) *Log {
 	if json {
 		h = slog.NewJSONHandler(w, all)
 	}
-	l.Logger = slog.New(&moduleHandler{Handler: h, levels: l.levels})
+	l.Logger = slog.New(&moduleHandler{Handler: h, levels: l.levels, repeats: &repeats{since: make(map[string]time.Time)}})
 	return l
 }
 
@@ -98,8 +107,64 @@ func nameTrace(groups []string, a slog.Attr) slog.Attr {
 // which all handlers of a Log share.
 type moduleHandler struct {
 	slog.Handler
-	levels *atomic.Pointer[LogLevels]
-	module string
+	levels  *atomic.Pointer[LogLevels]
+	repeats *repeats
+	module  string
+}
+
+// Handle writes a line, or counts it when there are too many like it.
+func (h *moduleHandler) Handle(ctx context.Context, r slog.Record) error {
+	left, ok := h.repeats.allow(&r)
+	if !ok {
+		return nil
+	}
+	if left > 0 {
+		r = r.Clone()
+		r.AddAttrs(slog.Uint64("left_out", left))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// Lines with one text, whatever their values, are written as fast as repeatPause allows after a burst; the
+// next one says how many were left out. Below the level info all are written: who turns that on wants them.
+const (
+	repeatBurst = 1000
+	repeatPause = 100 * time.Millisecond
+	repeatTexts = 1024 // remembered at once
+)
+
+// repeats bounds what peers that fail in a loop make of the log. Any goroutine.
+type repeats struct {
+	mu      sync.Mutex
+	since   map[string]time.Time // by text: when all lines of it are paid for; guarded by mu
+	leftOut map[string]uint64    // by text; guarded by mu
+}
+
+// allow says whether a line is written, and how many like it were not since the last one that was.
+func (p *repeats) allow(r *slog.Record) (leftOut uint64, ok bool) {
+	if r.Level < slog.LevelInfo {
+		return 0, true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	paid, known := p.since[r.Message]
+	if !known && len(p.since) >= repeatTexts {
+		clear(p.since)
+	}
+	if paid.Before(r.Time) {
+		paid = r.Time
+	}
+	if paid.Sub(r.Time) >= repeatBurst*repeatPause {
+		if p.leftOut == nil || len(p.leftOut) >= repeatTexts {
+			p.leftOut = make(map[string]uint64)
+		}
+		p.leftOut[r.Message]++
+		return 0, false
+	}
+	p.since[r.Message] = paid.Add(repeatPause)
+	leftOut = p.leftOut[r.Message]
+	delete(p.leftOut, r.Message)
+	return leftOut, true
 }
 
 func (h *moduleHandler) Enabled(_ context.Context, level slog.Level) bool {

@@ -3,9 +3,12 @@ package server
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestLogLevels(t *testing.T) {
@@ -82,4 +85,42 @@ func TestLogLevelsChange(t *testing.T) {
 	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "msg=2") {
 		t.Error(got)
 	}
+}
+
+// A peer that fails in a loop doesn't fill the disk with its log, and doesn't keep others out of it.
+func TestRepetitionIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		log := NewLog(&b, false, LogLevels{base: slog.LevelDebug})
+		amqp := log.With("module", "amqp")
+		lines := func() int {
+			n := strings.Count(b.String(), "\n")
+			b.Reset()
+			return n
+		}
+		for i := range 10 * repeatBurst {
+			amqp.Warn("channel error", "channel", i)
+			amqp.Debug("every one")
+		}
+		if n := lines(); n != 11*repeatBurst {
+			t.Errorf("%d lines", n)
+		}
+		log.Info("something else")
+		time.Sleep(3 * repeatPause)
+		for range 5 {
+			log.Warn("channel error")
+		}
+		if got := b.String(); strings.Count(got, "left_out=9000") != 1 || strings.Count(got, "left_out=") != 1 {
+			t.Errorf("after a while:\n%s", got)
+		}
+		if n := lines(); n != 4 {
+			t.Errorf("%d lines after a while", n)
+		}
+		for i := range 3 * repeatTexts {
+			log.Info(fmt.Sprint(i))
+		}
+		if n := lines(); n != 3*repeatTexts {
+			t.Errorf("%d of %d different lines", n, 3*repeatTexts)
+		}
+	})
 }

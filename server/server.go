@@ -73,9 +73,12 @@ type Options struct {
 	Heartbeat        time.Duration // whole seconds; negative: none is offered
 	HandshakeTimeout time.Duration
 
-	// Log gets the log, with the part it comes from as "module": amqp, broker, loop, http; nil: discarded.
+	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop; nil: discarded.
 	Log     *slog.Logger
 	Version string // shown to clients and operators
+	// OnReplay is told how far the recovery is, some times a second: the bytes of the journal that are
+	// read, of those that are to be, and the records in them.
+	OnReplay func(read, of, records int64)
 }
 
 // Recovery says what the start found on disk.
@@ -148,6 +151,7 @@ func (s *Server) open() error {
 		LoopbackUsers: s.opt.LoopbackUsers,
 		Log:           s.part("broker"),
 		OnFatal:       s.fail,
+		OnReplay:      s.opt.OnReplay,
 		Codecs: map[message.Encoding]message.Codec{
 			message.AMQP: amqpframes.PropertyCodec{},
 			message.FMQ1: fmq1frames.Codec{},
@@ -161,7 +165,7 @@ func (s *Server) open() error {
 		}
 		diskDir = dir
 		file = filepath.Join(dir, "definitions.json")
-		start, err := definitions.Load(file)
+		start, err := definitions.Load(vfs.OS{}, file)
 		if err != nil {
 			return fmt.Errorf("%w; restore it from a backup, or move it away to start without topology and users", err)
 		}
@@ -183,13 +187,14 @@ func (s *Server) open() error {
 	}
 	s.broker = b
 	s.alarms = alarms
+	s.limitUnfinished()
 	alarms.start(b.SetAlarm)
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
 	for _, d := range rec.Damaged {
 		s.log.Error("damage in the journal was skipped", "damage", d)
 	}
-	if len(o.Start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser(s.opt.DefaultUser, s.opt.DefaultPass); err != nil {
 			return fmt.Errorf("create user '%s': %w", s.opt.DefaultUser, err)
 		}
@@ -215,7 +220,7 @@ func (s *Server) claim(dir string) error {
 		return dataError(dir, err)
 	}
 	s.lock = lock
-	if err := definitions.CheckFormat(filepath.Join(dir, "node.json")); err != nil {
+	if err := definitions.CheckFormat(vfs.OS{}, filepath.Join(dir, "node.json")); err != nil {
 		return err
 	}
 	return nil
@@ -346,7 +351,7 @@ func (s *Server) limitsOf(o *Options) *limits {
 		},
 		fmq1: fmq1.Options{
 			MaxFrame: uint32(o.MaxFrame), MaxMessageSize: o.MaxMessageSize, Heartbeat: o.Heartbeat, HandshakeTimeout: o.HandshakeTimeout,
-			Version: s.opt.Version,
+			Version: s.opt.Version, Log: s.part("fire"),
 		},
 	}
 	if 0 < o.MaxFrame && o.MaxFrame < amqpFrameMax {
@@ -364,6 +369,14 @@ func (s *Server) Reload(o Options) {
 	s.limits.Store(s.limitsOf(&o))
 	s.loop.SetMaxConns(o.MaxConnections)
 	s.alarms.setLimits(o.MemoryLimit, o.DiskFreeLimit)
+	s.limitUnfinished()
+}
+
+// unfinishedShare is the part of the memory limit that unfinished messages may take together: 1/4.
+const unfinishedShare = 4
+
+func (s *Server) limitUnfinished() {
+	s.broker.LimitUnfinished(s.alarms.resources().MemoryLimit / unfinishedShare)
 }
 
 // Resources are the latest readings of memory and disk, their limits and the alarms. Any goroutine.

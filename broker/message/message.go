@@ -38,6 +38,8 @@ type Codec interface {
 	// Headers adds the headers in props to dst, so that who routes by them can reuse its table;
 	// strings alias props. Malformed headers are none.
 	Headers(dst table.Table, props []byte) table.Table
+	// Properties reads all but the headers; strings alias props. Malformed ones are none.
+	Properties(props []byte) table.Properties
 }
 
 // MaxName is the largest exchange name or routing key in bytes (a short string, 4.2.5.3).
@@ -85,7 +87,7 @@ func New(a Attributes, exchange, key, props []byte, bodySize int) *Message {
 
 // NewBlind is New for a message with blind keys, as AppendKey wrote them.
 func NewBlind(a Attributes, exchange, key, blind, props []byte, bodySize int) *Message {
-	buf := pool.Get(len(exchange) + len(key) + len(blind) + len(props) + bodySize)
+	buf := pool.Get(len(exchange)+len(key)+len(blind)+len(props)+bodySize, pool.Messages)
 	m, ok := buf.Companion.(*Message)
 	if !ok {
 		m = &Message{buf: buf}

@@ -51,7 +51,8 @@ func (p *pass) ack() {
 // always is a connection with room.
 type always struct{}
 
-func (always) Reserve() bool { return true }
+func (always) Reserve() bool       { return true }
+func (always) Room() (uint64, any) { return Unlimited, nil }
 
 // BenchmarkPublishDispatchAck is the cost of one message from end to end.
 func BenchmarkPublishDispatchAck(b *testing.B) {

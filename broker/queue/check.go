@@ -72,6 +72,13 @@ func (r *ready) check(anywhere bool, soonest int64) (n int, bytes, resident int6
 			top = p
 		}
 		for f := range l.fifos() {
+			memory := int64(0)
+			for c := f.first; c != nil; c = c.next {
+				memory += c.memory()
+			}
+			if memory != f.memory {
+				return 0, 0, 0, fmt.Errorf("chunks of %d bytes, counted %d", memory, f.memory)
+			}
 			if err := f.checkPaging(f == l.ripe); err != nil {
 				return 0, 0, 0, err
 			}

@@ -88,7 +88,7 @@ func TestDelaysUnderLoad(t *testing.T) {
 			r.q.Dispatch(r.now, r.committed, 128, &r.out)
 			r.now += rnd.Int64N(300)
 			for range rnd.IntN(200) {
-				e, ok := r.q.Get(r.now, r.committed, &r.out)
+				e, ok := r.q.Get(r.now, &r.out)
 				if !ok {
 					if len(want) > 0 && want[0].Due <= r.now {
 						t.Fatalf("step %d: nothing comes, %+v should", step, want[0])
@@ -137,7 +137,7 @@ func TestRestoreDelayed(t *testing.T) {
 	slices.SortFunc(want, compareDue)
 	var out Effects
 	for i, w := range want {
-		e, ok := q.Get(2e6, 0, &out)
+		e, ok := q.Get(2e6, &out)
 		if w.Lag = e.Lag; !ok || e != w {
 			t.Fatalf("%d: got %+v, want %+v", i, e, w)
 		}
@@ -158,7 +158,7 @@ func TestRequeueOfADelayedMessage(t *testing.T) {
 	r.publish(sent{})
 	var all []Entry
 	for {
-		e, ok := r.q.Get(r.now, r.committed, &r.out)
+		e, ok := r.q.Get(r.now, &r.out)
 		if !ok {
 			break
 		}
@@ -177,7 +177,7 @@ func TestRequeueOfADelayedMessage(t *testing.T) {
 	}
 	all = all[:0]
 	for {
-		e, ok := r.q.Get(r.now, r.committed, &r.out)
+		e, ok := r.q.Get(r.now, &r.out)
 		if !ok {
 			break
 		}
@@ -222,7 +222,7 @@ func TestExpireAnywhere(t *testing.T) {
 			r.q.PageOut(int64(rnd.IntN(40_000)), r.committed, 1+rnd.IntN(1000), &pages)
 		case 3:
 			for range rnd.IntN(50) {
-				e, ok := r.q.Get(r.now, 1<<62, &r.out)
+				e, ok := r.q.Get(r.now, &r.out)
 				if !ok {
 					break
 				}
@@ -276,7 +276,7 @@ func TestExpireAnywhere(t *testing.T) {
 		}
 	}
 	for _, want := range slices.Concat(order[1], order[0]) {
-		e, ok := r.q.Get(r.now, 1<<62, &r.out)
+		e, ok := r.q.Get(r.now, &r.out)
 		if !ok || e.Seq != want {
 			t.Fatalf("got %+v, want %d", e, want)
 		}

@@ -141,7 +141,7 @@ func (f *fifo) shorten(c *chunk, entries []Entry, kept int) {
 	switch {
 	case kept == len(entries):
 	case c.packed != nil:
-		c.packed, c.again = AppendBlock(nil, entries[:kept]), false
+		f.repack(c, entries[:kept])
 	default:
 		clear(entries[kept:])
 		end := kept
@@ -163,16 +163,18 @@ func (f *fifo) unlink(before, c *chunk) {
 		f.first, f.last = nil, nil
 	case c == f.first:
 		f.first, f.from = c.next, 0
-		f.first.unpack()
+		f.change(f.first, f.first.unpack)
 	case c == f.last:
-		before.unpack()
+		f.change(before, before.unpack)
 		before.next = nil
 		f.last, f.to = before, len(before.entries)
 	default:
 		before.next = c.next
 	}
-	if c.packed == nil {
-		clear(c.entries)
-		f.free(c)
+	if c.packed != nil {
+		f.memory -= c.memory()
+		return
 	}
+	clear(c.entries)
+	f.free(c)
 }

@@ -78,7 +78,7 @@ func (f *fifo) pageOut(keep int64, committed uint64, limit int, out *[]*message.
 		case cur.at == len(c.entries):
 			cur.chunk, cur.at = c.next, 0
 			if c != f.first {
-				c.pack()
+				f.change(c, c.pack)
 			}
 			continue
 		}
@@ -259,7 +259,7 @@ func (f *fifo) find(moves []Move, relocate bool) {
 			}
 		}
 		if changed && c.packed != nil {
-			c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), entries))
+			f.repack(c, entries)
 		}
 	}
 }
@@ -288,9 +288,16 @@ func (f *fifo) findRipe(moves []Move, relocate bool) {
 			changed = Match(moves, &entries[i], relocate) && relocate || changed
 		}
 		if changed && c.packed != nil {
-			c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), entries))
+			f.repack(c, entries)
 		}
 	}
+}
+
+// repack makes entries what a packed chunk holds.
+func (f *fifo) repack(c *chunk, entries []Entry) {
+	f.change(c, func() {
+		c.packed, c.again = slices.Clip(AppendBlock(make([]byte, 0, packBytes), entries)), false
+	})
 }
 
 // look gives the entries of chunk c, which are unpacked into scratch if need be.

@@ -104,10 +104,10 @@ func TestPageOut(t *testing.T) {
 		r := newRig(t, nil)
 		backlog(r, 300, 1000)
 		for range smallChunkEntries {
-			r.q.Get(r.now, r.committed, &r.out)
+			r.q.Get(r.now, &r.out)
 		}
 		pageOut(r, 0)
-		if e, ok := r.q.Get(r.now, r.committed, &r.out); !ok || e.Seq != smallChunkEntries+1 {
+		if e, ok := r.q.Get(r.now, &r.out); !ok || e.Seq != smallChunkEntries+1 {
 			t.Errorf("got %+v, %v", e, ok)
 		}
 	})
@@ -226,7 +226,7 @@ func TestFind(t *testing.T) {
 		r.q.PageOut(20*(overhead+10), r.committed, math.MaxInt, &out)
 		var held []Entry
 		for range 5 {
-			e, _ := r.q.Get(r.now, r.committed, &r.out)
+			e, _ := r.q.Get(r.now, &r.out)
 			held = append(held, e)
 		}
 		r.q.Requeue(nil, held[1], r.now, &r.out)
@@ -353,7 +353,7 @@ func TestPagingUnderLoad(t *testing.T) {
 			r.q.PageOut(int64(rnd.IntN(40_000)), r.committed, 1+rnd.IntN(1000), &pages)
 		default:
 			for range rnd.IntN(220) {
-				e, ok := r.q.Get(r.now, r.committed, &r.out)
+				e, ok := r.q.Get(r.now, &r.out)
 				if !ok {
 					break
 				}

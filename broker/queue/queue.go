@@ -46,6 +46,7 @@ package queue
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/firemq/firemq/broker/message"
 )
@@ -73,7 +74,7 @@ type Config struct {
 	SingleActive bool // x-single-active-consumer
 	// ExpireAnywhere lets messages expire behind others that stay (x-expire-anywhere).
 	ExpireAnywhere bool
-	DeliveryLimit  int64 // redeliveries until a message is dead-lettered, None: no limit (quorum)
+	DeliveryLimit  int64 // redeliveries until a message is dead-lettered, None: no limit
 }
 
 // Plain is the Config of a queue without arguments.
@@ -108,7 +109,14 @@ type Receiver interface {
 	// Dispatch asks it last: true means that the delivery follows. After false the consumer
 	// is parked: passed over, and not asked again, until Wake.
 	Reserve() bool
+
+	// Room tells how many deliveries Reserve would grant now. Receivers with the same shared, if it
+	// is not nil, share that room. Called like Reserve.
+	Room() (n uint64, shared any)
 }
+
+// Unlimited is a Room without a limit.
+const Unlimited = unlimited
 
 // Consumer is one consumer of one queue. The exported fields are set before AddConsumer and
 // immutable afterwards; the rest belongs to the queue. It is never added twice.
@@ -516,17 +524,18 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 // Get takes the next message for a basic.get, which no prefetch limits and single active
 // consumer does not forbid. It counts as unacked without a consumer: settle it with Ack or
 // Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead.
+// ok is false when the queue is empty.
 //
-// ok is false when no message can be handed out: the queue is empty, or the next message waits for
-// the journal.
-func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool) {
+// A message that waits for the journal is handed out too, even before its record is appended: a client that
+// publishes and then gets must find its message, and what is confirmed may lie behind one that is not.
+func (q *Queue) Get(now int64, out *Effects) (e Entry, ok bool) {
 	if q.delays != nil {
 		q.ripen(now, sweep, out)
 	}
 	for q.due(now) {
 		q.die(Expired, out)
 	}
-	if q.ready.n == 0 || waits(q.ready.head(), committed) {
+	if q.ready.n == 0 {
 		q.checkNow()
 		return Entry{}, false
 	}
@@ -537,6 +546,15 @@ func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool
 	q.debug.take(nil, e.Seq)
 	q.checkNow()
 	return e, true
+}
+
+// Keep counts a delivery to a NoAck consumer as unacked after all, because it could not be sent: settle it
+// as after a Get, with a nil consumer.
+func (q *Queue) Keep(e *Entry) {
+	q.unacked++
+	q.unackedBytes += int64(e.Size)
+	q.debug.take(nil, e.Seq)
+	q.checkNow()
 }
 
 // Ack settles an unacked entry: for an ack, and for a reject that does not requeue. c is the
@@ -733,6 +751,20 @@ func (q *Queue) Resident() int64 {
 		return q.ready.resident + q.delays.resident
 	}
 	return q.ready.resident
+}
+
+// IndexMemory is how many bytes the places of the ready and delayed messages take: what holds them, not the messages.
+func (q *Queue) IndexMemory() (n int64) {
+	for l := range q.ready.each() {
+		for f := range l.fifos() {
+			n += f.memory
+		}
+		n += int64(cap(l.back)) * int64(unsafe.Sizeof(Entry{}))
+	}
+	if q.delays != nil {
+		n += q.delays.memory()
+	}
+	return n
 }
 
 // PageOut drops committed messages from memory, keeping their places: their entries come out

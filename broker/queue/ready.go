@@ -4,6 +4,7 @@ import (
 	"iter"
 	"math/bits"
 	"sync"
+	"unsafe"
 )
 
 // ready holds the ready messages: one level for each priority, the highest first.
@@ -86,6 +87,7 @@ func (r *ready) restoreBlock(block []byte, first uint64, bytes int64) {
 	c := &chunk{packed: block, again: true, soonest: 1} // until somebody looks
 	f.last.next = c
 	f.last, f.to = c, 0
+	f.memory += c.memory()
 	r.n += chunkEntries
 	r.bytes += bytes
 }
@@ -185,6 +187,7 @@ type fifo struct {
 	from        int    // index of the front in first
 	to          int    // index behind the end in last
 	small       *chunk // the chunk that stays while it is not in the list
+	memory      int64  // bytes of the chunks in the list
 
 	paging cursor
 }
@@ -202,6 +205,11 @@ type chunk struct {
 	// from and to bound the due times of entries that were delayed (see append).
 	from, to int64
 	soonest  int64 // no entry expires earlier, 0: none does (see expunge.go)
+}
+
+// memory is how many bytes it takes.
+func (c *chunk) memory() int64 {
+	return int64(unsafe.Sizeof(*c)) + int64(cap(c.entries))*int64(unsafe.Sizeof(Entry{})) + int64(cap(c.packed))
 }
 
 // chunks lends the large ones.
@@ -234,8 +242,15 @@ func (f *fifo) append(e *Entry) {
 	}
 	c.from, c.to = e.Due, e.Due
 	if before != nil && before != f.first && before != f.paging.chunk {
-		before.pack()
+		f.change(before, before.pack)
 	}
+}
+
+// change does what makes c, which is in the list, take more or less memory.
+func (f *fifo) change(c *chunk, how func()) {
+	f.memory -= c.memory()
+	how()
+	f.memory += c.memory()
 }
 
 func (f *fifo) grow() {
@@ -246,9 +261,11 @@ func (f *fifo) grow() {
 			c = &chunk{entries: make([]Entry, smallChunkEntries)}
 		}
 		f.first, f.last, f.from, f.small = c, c, 0, nil
+		f.memory += c.memory()
 		return
 	}
 	c := chunks.Get().(*chunk)
+	f.memory += c.memory()
 	f.last.next = c
 	f.last = c
 }
@@ -267,7 +284,7 @@ func (f *fifo) pop() {
 		}
 	} else if f.from == len(c.entries) {
 		f.first, f.from = c.next, 0
-		f.first.unpack()
+		f.change(f.first, f.first.unpack)
 		f.free(c)
 	}
 }
@@ -275,6 +292,7 @@ func (f *fifo) pop() {
 // free takes an empty chunk out of use.
 func (f *fifo) free(c *chunk) {
 	c.next, c.entries, c.soonest = nil, c.entries[:cap(c.entries)], 0
+	f.memory -= c.memory()
 	if len(c.entries) == smallChunkEntries {
 		f.small = c
 	} else {

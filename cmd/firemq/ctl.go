@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -321,7 +322,53 @@ func (x *ctl) showVerbs() []*cobra.Command {
 		return x.show(p, l.columns)
 	})
 	list.ValidArgs = listNames
-	return []*cobra.Command{x.verb("overview", "Show totals and rates", func([]string) error { return x.overview() }), list}
+	return []*cobra.Command{
+		x.verb("overview", "Show totals and rates", func([]string) error { return x.overview() }),
+		x.verb("memory", "Show what memory is used for", func([]string) error { return x.memory() }),
+		list,
+	}
+}
+
+// memory shows the kinds that take something, the largest first.
+func (x *ctl) memory() error {
+	p, err := x.call("GET", apiPath("overview"), nil)
+	if err != nil {
+		return err
+	}
+	var o api.Overview
+	if err := json.Unmarshal(p, &o); err != nil {
+		return fmt.Errorf("the answer is not what a broker's API gives: %w", err)
+	}
+	if p, err = x.call("GET", apiPath("nodes", o.Node, "memory"), nil); err != nil {
+		return err
+	}
+	if x.asJSON {
+		return x.raw(p)
+	}
+	var answer struct {
+		Memory map[string]json.RawMessage `json:"memory"`
+	}
+	var total map[string]int64
+	if json.Unmarshal(p, &answer) != nil || json.Unmarshal(answer.Memory["total"], &total) != nil {
+		return errors.New("the answer is not what a broker's API gives")
+	}
+	type use struct {
+		name  string
+		bytes int64
+	}
+	uses := []use{{"total (resident)", total["rss"]}}
+	for name, raw := range answer.Memory {
+		var n int64
+		if json.Unmarshal(raw, &n) == nil && n > 0 {
+			uses = append(uses, use{name, n})
+		}
+	}
+	slices.SortFunc(uses[1:], func(a, b use) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), strings.Compare(a.name, b.name)) })
+	w := tabwriter.NewWriter(x.t.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, u := range uses {
+		fmt.Fprintf(w, "%.1f MiB\t %s\n", float64(u.bytes)/(1<<20), printable(u.name))
+	}
+	return w.Flush()
 }
 
 func (x *ctl) overview() error {

@@ -39,6 +39,8 @@ func TestCtl(t *testing.T) {
 		want string
 	}{
 		{[]string{"overview"}, "", "0 queues, 7 exchanges, 0 connections"},
+		{[]string{"memory"}, "", "MiB total (resident)"},
+		{[]string{"memory", "--json"}, "", `"binary":`},
 		{[]string{"declare-queue", "orders", "--arg", "x-message-ttl=60000", "--arg", "x-dead-letter-exchange=dlx"}, "", "queue orders declared"},
 		{[]string{"declare-queue", "orders"}, "", "!inequivalent arg 'x-message-ttl'"},
 		{[]string{"declare-queue", "q", "--arg", "x"}, "", "!--arg x is not key=value"},

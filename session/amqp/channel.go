@@ -36,6 +36,7 @@ type content struct {
 	meta      []byte // exchange, key, properties
 	letter
 	size, got int              // body bytes announced and received
+	held      int              // bytes counted by Conn.Hold
 	early     []byte           // the body's start, as long as msg is not made
 	msg       *message.Message // nil until enough of the body came
 }
@@ -274,7 +275,15 @@ func (ch *channel) raise(code uint16, text string, id amqp.MethodID) {
 		ch.s.fail(code, text, id)
 		return
 	}
-	ch.s.log.Warn("channel error", "peer", ch.s.info.Name, "channel", ch.id, "code", code, "reason", text, "method", id)
+	if ch.bc.Kept() {
+		ch.s.later(func() {
+			if ch.bc != nil {
+				ch.raise(code, text, id)
+			}
+		})
+		return
+	}
+	ch.s.log.Warn("channel error", "peer", ch.s.info.Name, "user", ch.s.login(), "vhost", ch.s.info.VHost, "channel", ch.id, "code", code, "reason", text, "method", id)
 	ch.detach()
 	ch.reply(&amqp.ChannelClose{
 		ReplyCode: code, ReplyText: replyText(code, text), ClassID: id.Class(), MethodID: id.Method(),
@@ -296,6 +305,23 @@ func (ch *channel) settled(id amqp.MethodID) bool { return ch.ok(ch.bc.Settle(),
 
 // reply stages one method frame on this channel.
 func (ch *channel) reply(m amqp.Method) { ch.s.send(ch.id, m) }
+
+// answer is reply for a verb of the topology, once what it changed is on disk.
+func (ch *channel) answer(m amqp.Method) {
+	s := ch.s
+	s.scratch = m.AppendFrame(s.scratch[:0], ch.id)
+	if ch.bc.Answer(s.scratch) {
+		s.answered = true
+		return
+	}
+	s.stage(s.scratch)
+}
+
+// Answer implements broker.Sink. The outbox is locked.
+func (ch *channel) Answer(frame []byte) {
+	out := ch.s.out
+	out.Put(append(out.Tail(len(frame)), frame...))
+}
 
 // args decodes a table of arguments, see Session.decodeTable.
 func (ch *channel) args(src []byte, id amqp.MethodID) (table.Table, bool) {

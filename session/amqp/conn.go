@@ -19,7 +19,6 @@ package amqp
 import (
 	"errors"
 	"log/slog"
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -42,8 +41,8 @@ type Options struct {
 	MaxMessageSize int
 	// HandshakeTimeout ends a connection that is not open after it: 10 s.
 	HandshakeTimeout time.Duration
-	// CloseTimeout ends a connection whose client does not answer connection.close: 30 s, or the
-	// heartbeat interval when that is shorter.
+	// CloseTimeout ends a connection whose client does not answer connection.close: 5 s after it last took
+	// something of what is before it, and six times that in all.
 	CloseTimeout time.Duration
 	// ClusterName and Version are shown to clients in connection.start.
 	ClusterName string
@@ -89,7 +88,7 @@ func (o Options) withDefaults() Options {
 		o.HandshakeTimeout = 10 * time.Second
 	}
 	if o.CloseTimeout == 0 {
-		o.CloseTimeout = 30 * time.Second
+		o.CloseTimeout = 5 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -141,7 +140,9 @@ type Session struct {
 	scratch       []byte // encoded replies
 	rewritten     []byte // properties of a publish that are stored otherwise than they came
 	body          body   // of which a part was taken
+	kept          int    // bytes of a partial frame, as counted by Conn.Hold
 	answered      bool   // this turn staged answers, which a client may ask for faster than it reads
+	wait          wait   // for answers that are kept until the disk has what they promise
 
 	props []byte // scratch of a delivery that crosses protocols; guarded by the outbox's lock
 	peer  peer   // the broker's view of this connection
@@ -149,6 +150,7 @@ type Session struct {
 	// Any goroutine. limit ends the connection that long after the first tick that saw it.
 	beat      atomic.Uint32 // heartbeat interval in s, 0: none
 	limit     atomic.Int64  // ns, 0: none
+	goodbye   atomic.Bool   // connection.close is staged: limit counts from when the client last took something
 	limitFrom atomic.Int64  // Unix ns of that tick, 0: not seen yet
 	quiet     atomic.Int64  // Unix ns until which reading was paused, so that silence is no fault
 }
@@ -162,6 +164,7 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 	s := &Session{out: o, b: b, opt: opt.withDefaults(), frameMax: preTuneFrameMax}
 	s.log = s.opt.Log
 	s.peer = peer{Outbox: o, s: s}
+	s.peer.reading.Of(o, uint32(broker.PauseAlarm))
 	s.info = broker.ConnInfo{
 		Protocol: "AMQP 0-9-1",
 		Name:     o.RemoteAddr().String() + " -> " + o.LocalAddr().String(),
@@ -174,6 +177,7 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 			return n
 		}
 	}
+	s.info.Paused = s.peer.Paused
 	s.setLimit(s.opt.HandshakeTimeout)
 	return s
 }
@@ -192,16 +196,31 @@ func (s *Session) OnData(b []byte) (n, want int) {
 			return n, lastOfBody
 		}
 	}
+	k, want := s.frames(b[n:])
+	n += k
+	s.endTurn()
+	s.keep(len(b)-n, want)
+	s.pushBack()
+	if s.state == closed {
+		return len(b), 0
+	}
+	return n, want
+}
+
+// frames carries out the whole frames of b and reports as OnData does.
+func (s *Session) frames(b []byte) (n, want int) {
 	for s.state != closed {
 		f, k, err := amqp.Next(b[n:], s.frameMax)
 		if k == 0 && err == nil {
 			if k = s.partialBody(b[n:]); k > 0 {
-				n += k
-				want = lastOfBody
-			} else {
-				want = amqp.Want(b[n:])
+				return n + k, lastOfBody
 			}
-			break
+			return n, amqp.Want(b[n:])
+		}
+		if k > 0 && (s.wait.on || err == nil && s.mustWait(f)) {
+			s.hold(b[n : n+k])
+			n += k
+			continue
 		}
 		n += k
 		if err != nil {
@@ -210,12 +229,23 @@ func (s *Session) OnData(b []byte) (n, want int) {
 		}
 		n += s.frame(f, b[n:])
 	}
-	s.endTurn()
-	s.pushBack()
-	if s.state == closed {
-		return len(b), 0
+	return n, 0
+}
+
+// keep counts what is kept of a frame that is not whole: left bytes now, of want.
+func (s *Session) keep(left, want int) {
+	if left += left; left <= partialBytes {
+		left = 0 // as most often
 	}
-	return n, want
+	n := min(left, want)
+	if n == s.kept || s.conn == nil {
+		return
+	}
+	if e := s.conn.Hold(int64(n - s.kept)); e != nil {
+		s.fail(codeOf(e.Kind), e.Text, 0)
+		return
+	}
+	s.kept = n
 }
 
 // pauseBacklog is this package's own reason to stop reading, beside the broker's: the client asks
@@ -288,10 +318,12 @@ func (s *Session) frameError(err error) {
 		}
 		return
 	}
-	s.fail(amqp.CodeFrameError, err.Error(), 0)
-	if fatal {
-		s.finish()
+	if !fatal {
+		s.fail(amqp.CodeFrameError, err.Error(), 0)
+		return
 	}
+	s.failNow(amqp.CodeFrameError, err.Error(), 0)
+	s.finish()
 }
 
 // whileClosing ignores everything but the end of the closing handshake (2.2.4).
@@ -320,12 +352,21 @@ func (s *Session) endTurn() {
 }
 
 // fail ends the connection for the peer's mistake: 0-9-1 connection exception. id is the method it
-// is about, 0 for none. Before the login it is silent: what is not trusted is not talked to.
+// is about, 0 for none. Before the login it is silent: what is not trusted is not talked to. Answers
+// that are kept come first.
 func (s *Session) fail(code uint16, text string, id amqp.MethodID) {
+	if s.conn != nil && s.conn.Kept() {
+		s.later(func() { s.failNow(code, text, id) })
+		return
+	}
+	s.failNow(code, text, id)
+}
+
+func (s *Session) failNow(code uint16, text string, id amqp.MethodID) {
 	if s.state == closing || s.state == closed {
 		return
 	}
-	s.log.Warn("connection error", "peer", s.info.Name, "state", s.state, "code", code, "reason", text, "method", id)
+	s.log.Warn("connection error", "peer", s.info.Name, "user", s.login(), "vhost", s.info.VHost, "state", s.state, "code", code, "reason", text, "method", id)
 	if s.state < tuning {
 		s.finish()
 		return
@@ -333,25 +374,31 @@ func (s *Session) fail(code uint16, text string, id amqp.MethodID) {
 	s.sendClose(code, text, id)
 }
 
+// login is the user's name, "" before there is one.
+func (s *Session) login() string {
+	if s.user == nil {
+		return ""
+	}
+	return s.user.Name()
+}
+
 // sendClose stops everything the connection did, tells the client why, and waits for its close-ok.
 func (s *Session) sendClose(code uint16, text string, id amqp.MethodID) {
 	s.detach()
 	s.state = closing
-	wait := s.opt.CloseTimeout
-	if hb := time.Duration(s.heartbeat) * time.Second; hb > 0 && hb < wait {
-		wait = hb
-	}
 	s.beat.Store(0)
-	s.setLimit(wait)
+	s.goodbye.Store(true)
+	s.setLimit(s.opt.CloseTimeout)
 	s.send(0, &amqp.ConnectionClose{
 		ReplyCode: code, ReplyText: replyText(code, text), ClassID: id.Class(), MethodID: id.Method(),
 	})
-	s.out.Resume(math.MaxUint32) // the close-ok must be read
+	s.peer.reading.Free() // the close-ok must be read
 }
 
 // detach ends the broker's side: what the turn collected is carried out, channels are closed, unacked
 // deliveries requeued, exclusive queues deleted. No Sink method is called afterwards.
 func (s *Session) detach() {
+	s.wait.drop()
 	for _, ch := range s.channels {
 		if ch != nil {
 			ch.dropContent()
@@ -399,6 +446,17 @@ func (s *Session) setLimit(d time.Duration) {
 	s.limitFrom.Store(0)
 }
 
+// closeStretch is how many times CloseTimeout a client may take that reads slowly.
+const closeStretch = 6
+
+// progress is from when the client's time counts: the start, or in a goodbye what it last took.
+func (s *Session) progress(from int64) int64 {
+	if s.goodbye.Load() {
+		return max(from, s.out.LastWrite())
+	}
+	return from
+}
+
 var (
 	errTimeout   = errors.New("peer did not answer in time")
 	errHeartbeat = errors.New("missed heartbeats from client")
@@ -410,7 +468,7 @@ func (s *Session) OnTick(now int64) {
 	if limit := s.limit.Load(); limit > 0 {
 		if from := s.limitFrom.Load(); from == 0 {
 			s.limitFrom.CompareAndSwap(0, now)
-		} else if now-from >= limit {
+		} else if now-from >= closeStretch*limit || now-s.progress(from) >= limit {
 			s.out.Abort(errTimeout)
 			return
 		}
@@ -419,7 +477,7 @@ func (s *Session) OnTick(now int64) {
 	if beat == 0 {
 		return
 	}
-	switch paused := broker.Reason(s.peer.paused.Load()); {
+	switch paused := broker.Reason(s.peer.reading.Reasons()); {
 	case paused&^pauseBacklog != 0:
 		s.quiet.Store(now)
 	case paused != 0: // that it takes its answers is then its sign of life
@@ -452,7 +510,7 @@ func (s *Session) OnDrained() {
 // OnClose is the connection's end, whoever caused it. Called once, by the connection's reader.
 func (s *Session) OnClose(err error) {
 	if s.state == running {
-		s.log.Warn("connection lost", "peer", s.info.Name, "error", err)
+		s.log.Warn("connection lost", "peer", s.info.Name, "user", s.login(), "vhost", s.info.VHost, "error", err)
 	}
 	s.leave()
 }
@@ -474,15 +532,14 @@ func (s *Session) stage(frames []byte) {
 // peer is the connection as the broker sees it (broker.Peer). Any goroutine.
 type peer struct {
 	session.Outbox
-	s      *Session
-	paused atomic.Uint32 // reasons
-	conn   atomic.Pointer[broker.Conn]
+	s       *Session
+	reading session.Reading
+	conn    atomic.Pointer[broker.Conn]
 }
 
 // Pause stops reading the connection. A client that asked for it is told of an alarm.
 func (p *peer) Pause(r broker.Reason) {
-	was := p.paused.Or(uint32(r))
-	p.Outbox.Pause(uint32(r))
+	was := p.reading.Pause(uint32(r))
 	if broker.Reason(was)&broker.PauseAlarm == 0 && r&broker.PauseAlarm != 0 && p.s.wantsBlocked {
 		m := amqp.ConnectionBlocked{Reason: []byte(lowOn(r))}
 		p.tell(m.AppendFrame(nil, 0))
@@ -502,11 +559,15 @@ func lowOn(r broker.Reason) string {
 
 // Resume takes reasons of Pause back; the client is told when no alarm is left.
 func (p *peer) Resume(r broker.Reason) {
-	was := broker.Reason(p.paused.And(^uint32(r)))
-	p.Outbox.Resume(uint32(r))
+	was := broker.Reason(p.reading.Resume(uint32(r)))
 	if was&broker.PauseAlarm != 0 && was&^r&broker.PauseAlarm == 0 && p.s.wantsBlocked {
 		p.tell((&amqp.ConnectionUnblocked{}).AppendFrame(nil, 0))
 	}
+}
+
+// Paused is broker.ConnInfo.Paused.
+func (p *peer) Paused() (broker.Reason, int64) {
+	return broker.Reason(p.reading.Reasons()), p.reading.Last()
 }
 
 func (p *peer) tell(frame []byte) {
@@ -524,7 +585,7 @@ func (p *peer) Close(e *broker.Error) {
 		if s.state == closing || s.state == closed {
 			return
 		}
-		s.log.Info("connection closed by the broker", "peer", s.info.Name, "reason", e.Text)
+		s.log.Info("connection closed by the broker", "peer", s.info.Name, "user", s.login(), "vhost", s.info.VHost, "code", codeOf(e.Kind), "reason", e.Text)
 		s.sendClose(codeOf(e.Kind), e.Text, 0)
 	})
 }

@@ -93,7 +93,7 @@ type letter struct {
 func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 	scan, err := amqp.ScanProps(props)
 	if err != nil {
-		ch.s.log.Warn("malformed message properties", "peer", ch.s.info.Name, "channel", ch.id, "error", err)
+		ch.s.log.Warn("malformed message properties", "peer", ch.s.info.Name, "user", ch.s.login(), "vhost", ch.s.info.VHost, "channel", ch.id, "error", err)
 		ch.fail(amqp.CodeInternalError, "", 0)
 		return nil, false
 	}
@@ -277,6 +277,7 @@ func (ch *channel) contentHeader(f amqp.Frame) {
 	if !ok {
 		return
 	}
+	ch.conn.Publishing()
 	c.meta = append(c.meta, props...)
 	c.size, c.got = int(h.BodySize), 0
 	c.stage = expectBody
@@ -286,6 +287,17 @@ func (ch *channel) contentHeader(f amqp.Frame) {
 	}
 }
 
+// hold counts what the content takes while it is not complete; false: there is no more for it, and the
+// connection is closed (506).
+func (ch *channel) hold(n int) bool {
+	if e := ch.conn.Hold(int64(n)); e != nil {
+		ch.fail(codeOf(e.Kind), e.Text, amqp.IDBasicPublish)
+		return false
+	}
+	ch.content.held += n
+	return true
+}
+
 // bodyFrame adds a part of the body.
 func (ch *channel) bodyFrame(part []byte) {
 	c := &ch.content
@@ -293,13 +305,21 @@ func (ch *channel) bodyFrame(part []byte) {
 		ch.fail(amqp.CodeFrameError, "content body frame exceeds remaining content size", amqp.IDBasicPublish)
 		return
 	}
+	ch.conn.Publishing()
 	if c.msg == nil && (c.got+len(part))*earlyFactor >= c.size {
+		if len(part) < c.size && !ch.hold(c.size-c.held) {
+			return
+		}
 		c.makeMessage()
 	}
 	if c.msg == nil {
 		if need := len(c.early) + len(part); need > cap(c.early) {
 			// append alone would grow it in small steps, and leave several times its size behind.
-			c.early = append(make([]byte, 0, max(2*cap(c.early), need)), c.early...)
+			room := max(2*cap(c.early), need)
+			if !ch.hold(room - cap(c.early)) {
+				return
+			}
+			c.early = append(make([]byte, 0, room), c.early...)
 		}
 		c.early = append(c.early, part...)
 	} else {
@@ -325,7 +345,7 @@ type body struct {
 // partialBody takes what is there of a body frame whose end is not, so that long bodies are copied once,
 // into their message. It returns the length taken, 0: none.
 func (s *Session) partialBody(b []byte) int {
-	if s.state != running || len(b) < partialBytes {
+	if s.state != running || len(b) < partialBytes || s.wait.on {
 		return 0
 	}
 	id, size, part, ok := amqp.CutBodyHead(b, s.frameMax)
@@ -380,6 +400,7 @@ func (c *content) makeMessage() {
 func (ch *channel) contentComplete() {
 	c := &ch.content
 	m, mandatory, l := c.msg, c.mandatory, c.letter
+	ch.conn.Hold(-int64(c.held))
 	c.reset()
 	ch.publish(m, mandatory, &l)
 }
@@ -400,5 +421,6 @@ func (ch *channel) dropContent() {
 	if ch.content.msg != nil {
 		ch.content.msg.Release()
 	}
+	ch.conn.Hold(-int64(ch.content.held))
 	ch.content = content{}
 }

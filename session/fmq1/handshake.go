@@ -1,6 +1,7 @@
 package fmq1
 
 import (
+	"strings"
 	"time"
 
 	"github.com/firemq/firemq/broker"
@@ -56,9 +57,10 @@ func (s *Session) hello(f wire.Frame) {
 	if m.VHost == "" {
 		m.VHost = s.opt.VHost
 	}
+	s.user, s.vhost = clip(m.Auth.User), clip(m.VHost) // who is refused is named, too
 	info := &broker.ConnInfo{
 		Protocol: "FMQ1", Name: name(s.o), VHost: m.VHost, Remote: s.o.RemoteAddr(), Local: s.o.LocalAddr(), Properties: client,
-		AlarmsAtOnce: true,
+		AlarmsAtOnce: true, Paused: s.isPaused,
 	}
 	info.Mechanism, info.FrameMax, info.ChannelMax = "PLAIN", s.opt.MaxFrame, 1
 	info.Heartbeat = uint16(min(negotiate(m.Heartbeat, s.opt.Heartbeat), 1<<16-1))
@@ -79,7 +81,7 @@ func (s *Session) hello(f wire.Frame) {
 		return
 	}
 	s.conn.Store(conn)
-	s.user = user.Name()
+	s.user, s.vhost = user.Name(), m.VHost
 	if s.ch, e = conn.Open(1, (*sink)(s)); e != nil {
 		s.fatal(0, refused(e))
 		return
@@ -87,8 +89,12 @@ func (s *Session) hello(f wire.Frame) {
 	if e := s.ch.Confirms(); e != nil {
 		panic("BUG: fmq1: a new channel refuses confirms: " + e.Text)
 	}
+	s.opt.Log.Info("connection open", "peer", info.Name, "user", s.user, "vhost", s.vhost)
 	s.welcome(info.Name, negotiate(m.Heartbeat, s.opt.Heartbeat))
 }
+
+// clip makes what a client that has not logged in calls itself fit for a log.
+func clip(name string) string { return strings.Clone(name[:min(len(name), 255)]) }
 
 // negotiate gives the heartbeat interval in seconds: the smaller of the two, none when the client
 // wants none, and the client's own when only the server would do without.

@@ -2,6 +2,7 @@ package fmq1
 
 import (
 	"bytes"
+	"log/slog"
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/message"
@@ -152,6 +153,7 @@ func (s *Session) refuse(seq uint64, f fault) {
 		s.fail(0, f)
 		return
 	}
+	s.log(slog.LevelWarn, "publish refused", f)
 	s.answered.Store(true)
 	s.o.Lock()
 	s.stageNack(seq, f)

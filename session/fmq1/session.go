@@ -9,6 +9,7 @@ package fmq1
 
 import (
 	"errors"
+	"log/slog"
 	"math"
 	"net"
 	"sync/atomic"
@@ -36,6 +37,8 @@ type Options struct {
 	// VHost is where a client goes whose hello names none (the vhost parameter of a WebSocket's URL);
 	// empty: "/".
 	VHost string
+
+	Log *slog.Logger // nil: discarded
 }
 
 const (
@@ -51,6 +54,8 @@ const (
 	byReference = 4096
 	// keptScratch is how large a scratch buffer an idle connection may keep.
 	keptScratch = 4096
+	// largeFrame is from which size, in bytes, a frame is a publish.
+	largeFrame = 64 << 10
 )
 
 // pauseBacklog is this package's own reason to stop reading, beside the broker's: the client asks
@@ -82,8 +87,10 @@ type Session struct {
 	inTurn   bool // OnData is running: the transport flushes after it
 	settling bool // acks or nacks may be collected in the channel
 	throttle bool // this turn published during an alarm
+	kept     int  // bytes of a partial frame, as counted by Conn.Hold
 	ch       *broker.Channel
 	user     string
+	vhost    string
 	lastSeq  uint64
 	subs     map[uint64]*broker.Consumer
 	pub      wire.Publish
@@ -93,6 +100,8 @@ type Session struct {
 	props    []byte // where the two maps of a publish are put together
 	get      getting
 	sendGet  func(*broker.Delivery, int)
+	frameBuf []byte // an answer
+	wait     wait   // for answers that are kept until the disk has what they promise
 
 	// Guarded by the outbox.
 	upto      uint64   // every publish up to this one is confirmed or refused
@@ -104,8 +113,8 @@ type Session struct {
 
 	// Any goroutine.
 	conn      atomic.Pointer[broker.Conn]
-	answered  atomic.Bool   // this turn staged answers, which a client may ask for faster than it reads
-	paused    atomic.Uint32 // reasons for which reading is paused
+	answered  atomic.Bool // this turn staged answers, which a client may ask for faster than it reads
+	reading   session.Reading
 	alarm     atomic.Uint32 // reasons for which publishers should stop
 	heartbeat atomic.Int64  // negotiated interval in ns, 0: none
 	alive     atomic.Int64  // Unix ns when the peer last had an excuse for silence
@@ -130,10 +139,14 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 	if opt.VHost == "" {
 		opt.VHost = "/"
 	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
 	if opt.Now == nil {
 		opt.Now = func() int64 { return time.Now().UnixNano() }
 	}
 	s := &Session{o: o, b: b, opt: opt, subs: map[uint64]*broker.Consumer{}}
+	s.reading.Of(o, uint32(broker.PauseAlarm|pauseThrottle))
 	if opt.Framed {
 		s.state = atHello
 	}
@@ -148,6 +161,7 @@ func (s *Session) OnData(b []byte) (n, want int) {
 	seq := s.lastSeq
 	n, want = s.read(b)
 	s.endTurn()
+	s.keep(len(b)-n, want)
 	s.inTurn = false
 	if s.lastSeq != seq { // confirms are answers too
 		s.answered.Store(true)
@@ -157,6 +171,27 @@ func (s *Session) OnData(b []byte) (n, want int) {
 		return len(b), 0
 	}
 	return n, want
+}
+
+// keep counts what is kept of a frame that is not whole: left bytes now, of want. One so large is a publish,
+// for which an alarm counts before its end.
+func (s *Session) keep(left, want int) {
+	if left += left; left <= keptScratch {
+		left = 0 // as most often
+	}
+	n := min(left, want)
+	if n > largeFrame && s.alarm.Load() != 0 {
+		s.throttle = true
+	}
+	c := s.conn.Load()
+	if n == s.kept || c == nil || s.state != open {
+		return
+	}
+	if e := c.Hold(int64(n - s.kept)); e != nil {
+		s.fatal(0, refused(e))
+		return
+	}
+	s.kept = n
 }
 
 // MaxMessage is the largest frame accepted now, in bytes as counted by len. By the reader.
@@ -190,8 +225,12 @@ func (s *Session) read(b []byte) (n, want int) {
 		if taken == 0 {
 			return n, more
 		}
+		if s.wait.on || s.mustWait(f) {
+			s.hold(b[n : n+taken])
+		} else {
+			s.frame(f)
+		}
 		n += taken
-		s.frame(f)
 	}
 	return n, 0
 }
@@ -307,6 +346,7 @@ func (s *Session) leave() {
 	if c := s.conn.Load(); c != nil {
 		c.Quiesce()
 	}
+	s.wait.drop()
 	s.o.Lock()
 	s.quiet = true
 	s.o.Unlock()
@@ -325,12 +365,13 @@ func (s *Session) shut(e *broker.Error) {
 	f := refused(e)
 	switch s.state {
 	case open:
+		s.log(slog.LevelInfo, "connection closed by the broker", f)
 		s.endTurn()
 		s.leave()
 		s.stage(wire.OpClose, &wire.Close{Code: f.code, Msg: f.text})
 		s.state = closing
 		s.deadline.Store(s.opt.Now() + int64(closeTimeout))
-		s.o.Resume(math.MaxUint32) // the client's close must be read
+		s.reading.Free() // the client's close must be read
 	case atPreface, atHello:
 		s.fatal(0, f)
 	}
@@ -384,14 +425,16 @@ func (s *Session) pushBack() {
 	}
 }
 
-func (s *Session) pause(r broker.Reason) {
-	s.paused.Or(uint32(r))
-	s.o.Pause(uint32(r))
-}
+func (s *Session) pause(r broker.Reason)  { s.reading.Pause(uint32(r)) }
+func (s *Session) resume(r broker.Reason) { s.reading.Resume(uint32(r)) }
 
-func (s *Session) resume(r broker.Reason) {
-	s.paused.And(^uint32(r))
-	s.o.Resume(uint32(r))
+// isPaused is broker.ConnInfo.Paused: that a client is throttled is the alarm's doing.
+func (s *Session) isPaused() (broker.Reason, int64) {
+	r := broker.Reason(s.reading.Reasons())
+	if r&pauseThrottle != 0 {
+		r = r&^pauseThrottle | broker.Reason(s.alarm.Load())
+	}
+	return r, s.reading.Last()
 }
 
 // OnTick is the clock: heartbeats and the deadlines of handshake and close; see loop.Session.
@@ -403,7 +446,7 @@ func (s *Session) OnTick(now int64) {
 	if h == 0 {
 		return
 	}
-	switch paused := broker.Reason(s.paused.Load()); {
+	switch paused := broker.Reason(s.reading.Reasons()); {
 	case paused&^pauseBacklog != 0:
 		s.alive.Store(now) // nothing is read: its silence says nothing
 	case paused != 0: // that it takes its answers is then its sign of life
@@ -449,7 +492,10 @@ func (s *Session) OnDrained() {
 }
 
 // OnClose gives everything back; see loop.Session.
-func (s *Session) OnClose(error) {
+func (s *Session) OnClose(err error) {
+	if s.state == open {
+		s.opt.Log.Warn("connection lost", "peer", name(s.o), "user", s.user, "vhost", s.vhost, "error", err)
+	}
 	s.state = ended
 	s.deadline.Store(0)
 	s.heartbeat.Store(0)
