@@ -2,6 +2,7 @@
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
 # make soak     SEEDS random scripts against FireMQ and RabbitMQ, 500 kills, then the simulation of crashes without end
 # make build    the static binary ./firemq
+# make bench-allocs, bench-gate, bench-compare, bench-growth, profile: see below, and bench/run.sh
 
 STATICCHECK  = v0.8.2
 FUZZTIME     = 10s
@@ -17,7 +18,7 @@ JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed
 
 .PHONY: build deps amqp-tools rabbitmq chromium vet test check fmt staticcheck race generated generate fuzz
-.PHONY: bench bench-compare bench-growth bench-gate bench-allocs soak clean
+.PHONY: bench bench-compare bench-growth bench-gate bench-allocs profile soak clean
 .DELETE_ON_ERROR:
 
 build:
@@ -81,7 +82,7 @@ vet:
 test: deps build vet
 	FIREMQ_BIN=$(CURDIR)/firemq FIREMQ_REQUIRE_CLIENTS=1 go run ./test/internal/suite
 
-check: fmt vet staticcheck race generated fuzz
+check: fmt vet staticcheck race generated fuzz bench-allocs
 
 fmt:
 	@files=$$(gofmt -l $(GO_FILES)); test -z "$$files" || { echo "run gofmt -w on:"; echo "$$files"; exit 1; }
@@ -137,6 +138,11 @@ bench-gate: bench-allocs
 
 bench-allocs:
 	bench/gate.sh allocs
+
+# Where the broker's time goes under all loads, what it waits for, and what it allocates. With the first file
+# "go build -pgo" optimises by what really runs.
+profile: build
+	go run ./bench/profile -firemq ./firemq -cpu .cache/cpu.pprof -mutex .cache/mutex.pprof -count 1000000
 
 clean:
 	rm -rf firemq .cache $(addsuffix /node_modules,examples/javascript examples/typescript sdk/ts test/compat/node) $(addsuffix /dist,examples/typescript sdk/ts)

@@ -142,6 +142,7 @@ func (f *fifo) shorten(c *chunk, entries []Entry, kept int) {
 	case kept == len(entries):
 	case c.packed != nil:
 		f.repack(c, entries[:kept])
+		c.again = false
 	default:
 		clear(entries[kept:])
 		end := kept
@@ -163,9 +164,9 @@ func (f *fifo) unlink(before, c *chunk) {
 		f.first, f.last = nil, nil
 	case c == f.first:
 		f.first, f.from = c.next, 0
-		f.change(f.first, f.first.unpack)
+		f.unpack(f.first)
 	case c == f.last:
-		f.change(before, before.unpack)
+		f.unpack(before)
 		before.next = nil
 		f.last, f.to = before, len(before.entries)
 	default:

@@ -78,7 +78,7 @@ func (f *fifo) pageOut(keep int64, committed uint64, limit int, out *[]*message.
 		case cur.at == len(c.entries):
 			cur.chunk, cur.at = c.next, 0
 			if c != f.first {
-				f.change(c, c.pack)
+				f.pack(c)
 			}
 			continue
 		}
@@ -114,7 +114,7 @@ func (f *fifo) passes(front *Entry) {
 const packBytes = 48
 
 // pack packs c if every entry of it is paged out.
-func (c *chunk) pack() {
+func (f *fifo) pack(c *chunk) {
 	if cap(c.entries) != chunkEntries || len(c.entries) == 0 {
 		return
 	}
@@ -123,21 +123,31 @@ func (c *chunk) pack() {
 			return
 		}
 	}
-	c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), c.entries))
+	entries := c.entries
+	f.repack(c, entries)
+	chunks.Put(&chunk{entries: entries[:chunkEntries]})
+}
+
+// repack makes entries, without messages, what c holds, as a block.
+func (f *fifo) repack(c *chunk, entries []Entry) {
+	f.memory -= c.memory()
+	c.packed = AppendBlock(make([]byte, 0, packBytes), entries)
 	if cap(c.packed) > len(c.packed)+16 {
 		c.packed = slices.Clone(c.packed)
 	}
-	chunks.Put(&chunk{entries: c.entries[:chunkEntries]})
 	c.entries = nil
+	f.memory += c.memory()
 }
 
 // unpack undoes pack.
-func (c *chunk) unpack() {
+func (f *fifo) unpack(c *chunk) {
 	if c.packed == nil {
 		return
 	}
+	f.memory -= c.memory()
 	c.entries = c.unpackTo(chunks.Get().(*chunk).entries)
 	c.packed, c.again = nil, false
+	f.memory += c.memory()
 }
 
 // unpackTo unpacks c into to, which has room for chunkEntries.
@@ -291,13 +301,6 @@ func (f *fifo) findRipe(moves []Move, relocate bool) {
 			f.repack(c, entries)
 		}
 	}
-}
-
-// repack makes entries what a packed chunk holds.
-func (f *fifo) repack(c *chunk, entries []Entry) {
-	f.change(c, func() {
-		c.packed, c.again = slices.Clip(AppendBlock(make([]byte, 0, packBytes), entries)), false
-	})
 }
 
 // look gives the entries of chunk c, which are unpacked into scratch if need be.

@@ -248,15 +248,8 @@ func (f *fifo) append(e *Entry) {
 	}
 	c.from, c.to = e.Due, e.Due
 	if before != nil && before != f.first && before != f.paging.chunk {
-		f.change(before, before.pack)
+		f.pack(before)
 	}
-}
-
-// change does what makes c, which is in the list, take more or less memory.
-func (f *fifo) change(c *chunk, how func()) {
-	f.memory -= c.memory()
-	how()
-	f.memory += c.memory()
 }
 
 func (f *fifo) grow() {
@@ -290,7 +283,7 @@ func (f *fifo) pop() {
 		}
 	} else if f.from == len(c.entries) {
 		f.first, f.from = c.next, 0
-		f.change(f.first, f.first.unpack)
+		f.unpack(f.first)
 		f.free(c)
 	}
 }

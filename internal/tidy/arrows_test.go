@@ -54,6 +54,7 @@ var arrows = map[string][]string{
 	"bench":         {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
 	"bench/plot":    {},
 	"bench/compare": {"bench", "bench/plot"},
+	"bench/profile": {"bench", "server"},
 	"cmd/firemq":    {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
 
 	// What checks clients.
