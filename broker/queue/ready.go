@@ -159,13 +159,19 @@ func (l *level) head() *Entry {
 	if len(l.back) > 0 {
 		return &l.back[0]
 	}
+	if l.ripe == nil {
+		return l.fifo.front()
+	}
 	return l.front().front()
 }
 
 func (l *level) pop() {
-	if len(l.back) > 0 {
+	switch {
+	case len(l.back) > 0:
 		l.back.pop()
-	} else {
+	case l.ripe == nil:
+		l.fifo.pop()
+	default:
 		l.front().pop()
 	}
 }
