@@ -1,17 +1,20 @@
 # make test     all that a change must pass; installs the clients and the RabbitMQ that it needs
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
-# make soak     SEEDS random scripts against FireMQ and RabbitMQ, then the simulation of crashes without end
+# make soak     the drills of test/pressure for SOAK each, SEEDS random scripts against FireMQ and RabbitMQ,
+#               then the simulation of crashes without end
+# make pressure what clients that misbehave, flood or sit idle cost the others, with its figures
 # make build    the static binary ./firemq
 
 STATICCHECK = v0.8.2
 FUZZTIME    = 10s
 SEEDS       = 10000
+SOAK        = 2m
 
 GO_FILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
 PYTHON    = .cache/venv/.installed
 NODE      = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
 
-.PHONY: build deps rabbitmq vet test check fmt staticcheck race generated generate fuzz bench soak clean
+.PHONY: build deps rabbitmq vet test check fmt staticcheck race generated generate fuzz bench soak pressure clean
 .DELETE_ON_ERROR:
 
 build:
@@ -59,10 +62,16 @@ staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
 race:
 	go test -race $$(go list ./... | grep -v /test/)
 
-# Random scripts that RabbitMQ answers too, then crashes and faults without end, until a seed fails.
-soak: rabbitmq
+# The drills under load for longer, random scripts that RabbitMQ answers too, then crashes and faults without
+# end, until a seed fails.
+soak: rabbitmq build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -timeout=0 -v -soak=$(SOAK)
 	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
+
+# The rate of a pair of clients beside 500 that misbehave is given in percent of what it was alone, in one run.
+pressure: build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -v -run='^Test(MisbehavingPeers|SmallPublisherBesideAFlood|ManyIdleConnections|ConnectionsLeaveNothing)$$'
 
 # Generates again and compares.
 generated:

@@ -53,6 +53,7 @@ type Conn struct {
 	quiet    bool
 	closed   bool
 	held     int64 // its part of Broker.unfinished
+	share    int64 // bytes published while the journal was behind
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable
