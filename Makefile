@@ -1,27 +1,33 @@
 # make test     all that a change must pass; installs the clients and the RabbitMQ that it needs
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
 # make soak     the drills of test/pressure for SOAK each, SEEDS random scripts against FireMQ and RabbitMQ,
-#               then the simulation of crashes without end
+#               500 kills, then the simulation of crashes without end
 # make pressure what clients that misbehave, flood or sit idle cost the others, with its figures
 # make build    the static binary ./firemq
 
-STATICCHECK = v0.8.2
-FUZZTIME    = 10s
-SEEDS       = 10000
-SOAK        = 2m
+STATICCHECK  = v0.8.2
+FUZZTIME     = 10s
+SEEDS        = 10000
+SOAK         = 2m
+SECONDS_EACH = 20
+RUNS         = 3
 
-GO_FILES  = $(shell git ls-files --cached --others --exclude-standard '*.go')
-PYTHON    = .cache/venv/.installed
-NODE      = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
+GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')
+PYTHON       = .cache/venv/.installed
+NODE         = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node)
+TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
+JAVA         = .cache/java/.installed
+RUST         = .cache/cargo/.installed
 
-.PHONY: build deps rabbitmq vet test check fmt staticcheck race generated generate fuzz bench soak pressure clean
+.PHONY: build deps amqp-tools rabbitmq chromium vet test check fmt staticcheck race generated generate fuzz
+.PHONY: bench bench-compare bench-growth bench-gate bench-allocs pressure soak clean
 .DELETE_ON_ERROR:
 
 build:
 	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
 
-# The clients for the examples and test/compat, as their lock files pin them.
-deps: $(PYTHON) $(NODE) rabbitmq
+# The clients for the examples and test/compat, as their lock files pin them, and the TypeScript SDK.
+deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq chromium
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv
@@ -32,6 +38,30 @@ $(PYTHON): test/compat/python/requirements.txt
 	cd $* && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
 
+sdk/ts/dist/.built: $(wildcard sdk/ts/*.json sdk/ts/*/*.ts)
+examples/typescript/dist/.built: sdk/ts/dist/.built $(wildcard examples/typescript/*.ts)
+
+%/dist/.built: %/node_modules/.installed
+	cd $* && npm run --silent build
+	touch $@
+
+# Runs no test, for which Maven fetches all that running them takes.
+$(JAVA): test/compat/java/pom.xml
+	mvn -q -B --file $< test -Dtest=None
+	touch $@
+
+$(RUST): test/compat/lapin/Cargo.lock
+	cargo test --quiet --locked --no-run --manifest-path test/compat/lapin/Cargo.toml --target-dir .cache/cargo
+	touch $@
+
+# The programs of rabbitmq-c, from Debian.
+amqp-tools:
+	@if command -v amqp-publish >/dev/null; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends amqp-tools </dev/null >/dev/null && exit; \
+	fi; \
+	echo "amqp-tools are not installed, and only root can do it with apt-get: the tests in test/compat/tools will be skipped"
+
 # RabbitMQ, which test/oracle runs beside FireMQ; without it those tests are skipped.
 rabbitmq:
 	@if [ -e /usr/lib/rabbitmq/bin/rabbitmq-server ]; then exit; fi; \
@@ -39,6 +69,14 @@ rabbitmq:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server </dev/null >/dev/null && exit; \
 	fi; \
 	echo "RabbitMQ is not installed, and only root can do it with apt-get: the tests in test/oracle will be skipped"
+
+# The browser that test/conformance runs the TypeScript SDK in; without it that test is skipped.
+chromium:
+	@if [ -e /usr/bin/chromium ]; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null && exit; \
+	fi; \
+	echo "Chromium is not installed, and only root can do it with apt-get: its test in test/conformance will be skipped"
 
 vet:
 	go vet ./...
@@ -62,11 +100,12 @@ staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
 race:
 	go test -race $$(go list ./... | grep -v /test/)
 
-# The drills under load for longer, random scripts that RabbitMQ answers too, then crashes and faults without
-# end, until a seed fails.
+# The drills under load for longer, random scripts that RabbitMQ answers too, 500 kills of a real broker, then
+# crashes and faults on a disk in memory without end, until a seed fails.
 soak: rabbitmq build
 	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -timeout=0 -v -soak=$(SOAK)
 	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
+	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill$$' -kills=500
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
 
 # The rate of a pair of clients beside 500 that misbehave is given in percent of what it was alone, in one run.
@@ -92,5 +131,20 @@ fuzz:
 bench:
 	go test -run='^$$' -bench=. -benchmem $$(go list ./... | grep -v /test/)
 
+# FireMQ beside every broker that is found, into BENCHMARKS.md: see bench/run.sh.
+bench-compare:
+	bench/run.sh $(SECONDS_EACH) $(RUNS)
+
+bench-growth:
+	bench/run.sh growth $(SECONDS_EACH) $(RUNS)
+
+# The benchmarks and the broker's CPU per message beside the commit BASE, in one run; and, the same on every
+# machine, that no benchmark of a message's path allocates.
+bench-gate: bench-allocs
+	bench/gate.sh compare $(BASE)
+
+bench-allocs:
+	bench/gate.sh allocs
+
 clean:
-	rm -rf firemq .cache examples/javascript/node_modules test/compat/node/node_modules
+	rm -rf firemq .cache $(addsuffix /node_modules,examples/javascript examples/typescript sdk/ts test/compat/node) $(addsuffix /dist,examples/typescript sdk/ts)

@@ -21,10 +21,11 @@ const (
 // amqpWire is a connection with one open channel.
 type amqpWire struct {
 	*link
-	frameMax uint32
-	multiple bool
-	name     string // the broker's product and version
-	out      []byte // request under construction
+	frameMax  uint32
+	multiple  bool
+	queueType string
+	name      string // the broker's product and version
+	out       []byte // request under construction
 
 	// The delivery whose content is under way: basic.deliver, then a header frame, then body frames.
 	handle   uint32
@@ -49,7 +50,7 @@ func dialAMQP(ctx context.Context, to target) (wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &amqpWire{link: l, multiple: to.multiple, frameMax: amqpFrameMax}
+	w := &amqpWire{link: l, multiple: to.multiple, queueType: to.queueType, frameMax: amqpFrameMax}
 	if err := w.within(func() error { return w.open(to) }); err != nil {
 		l.conn.Close()
 		return nil, fmt.Errorf("log in at %s: %w", to.Addr, err)
@@ -195,7 +196,11 @@ func unexpected(f amqp.Frame, id amqp.MethodID, args []byte) error {
 }
 
 func (w *amqpWire) declareQueue(name string) error {
-	return w.request(&amqp.QueueDeclare{Queue: []byte(name), Durable: true}, amqp.IDQueueDeclareOk, nil)
+	m := amqp.QueueDeclare{Queue: []byte(name), Durable: true}
+	if w.queueType != "" {
+		m.Arguments = table.Append(nil, table.Table{{Name: "x-queue-type", Value: table.StringValue(w.queueType)}})
+	}
+	return w.request(&m, amqp.IDQueueDeclareOk, nil)
 }
 
 func (w *amqpWire) deleteQueue(name string) (uint64, error) {
@@ -220,13 +225,14 @@ func (w *amqpWire) publishing() error {
 	return w.request(&amqp.ConfirmSelect{}, amqp.IDConfirmSelectOk, nil)
 }
 
-// subscribe uses the handle in decimal as the consumer tag.
-func (w *amqpWire) subscribe(queue string, handle uint32, prefetch int) error {
-	// The prefetch is each consumer's own: RabbitMQ's meaning of global=false.
-	if err := w.request(&amqp.BasicQos{PrefetchCount: uint16(prefetch)}, amqp.IDBasicQosOk, nil); err != nil {
-		return err
-	}
-	return w.request(&amqp.BasicConsume{Queue: []byte(queue), ConsumerTag: consumerTag(handle)}, amqp.IDBasicConsumeOk, nil)
+// consuming sets the prefetch of each consumer: RabbitMQ's meaning of global=false.
+func (w *amqpWire) consuming(prefetch int) error {
+	return w.request(&amqp.BasicQos{PrefetchCount: uint16(prefetch)}, amqp.IDBasicQosOk, nil)
+}
+
+// appendSubscribe uses the handle in decimal as the consumer tag.
+func (w *amqpWire) appendSubscribe(dst []byte, queue string, handle uint32) []byte {
+	return (&amqp.BasicConsume{Queue: []byte(queue), ConsumerTag: consumerTag(handle)}).AppendFrame(dst, channelID)
 }
 
 func consumerTag(handle uint32) []byte { return strconv.AppendUint(nil, uint64(handle), 10) }
@@ -348,6 +354,8 @@ func (w *amqpWire) method(h handler, f amqp.Frame) error {
 			return err
 		}
 		return h.confirmed(m.DeliveryTag, m.Multiple, true)
+	case amqp.IDBasicConsumeOk:
+		return nil
 	case amqp.IDBasicCancelOk:
 		var m amqp.BasicCancelOk
 		if err := m.Decode(args); err != nil {

@@ -2,7 +2,7 @@
 //
 // A run declares its own durable queues, publishes to them and consumes from them, and deletes them:
 //
-//	connect -> warm-up -> measured time -> publishers stop, last confirms -> drain -> count -> delete
+//	connect -> fill -> warm-up -> measured time -> publishers stop, last confirms -> drain -> count -> delete
 //
 // Every body starts with its send time and a sequence number, so that at the end each message that
 // was lost or delivered twice is counted, exactly:
@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/firemq/firemq/internal/transport"
@@ -34,6 +35,7 @@ const (
 	MaxClients = 4096            // publishers, and as many consumers
 	MaxQueues  = 100_000
 	MaxWindow  = 1 << 20 // unconfirmed messages of a publisher
+	MaxCount   = 1 << 40 // messages of a run
 )
 
 // stampSize is the part of each body that carries its time and number.
@@ -53,6 +55,9 @@ type Options struct {
 	Consumers  int           // connections that consume; 0: none, the messages stay until the queues are deleted
 	Queues     int           // spread over publishers and consumers; 0: 1
 	Fanout     bool          // publish to a fanout exchange that every queue is bound to
+	QueueName  string        // of the one queue, instead of a name that nobody else has
+	QueueType  string        // x-queue-type of the queues, AMQP only; empty: the broker's default
+	Keep       bool          // leave the queues and what is in them when the run ends
 	Size       int           // bytes of a body; 0: 256
 	Persistent bool          // delivery mode 2; the queues are durable either way
 	Window     int           // unconfirmed messages of a publisher; 0: 1,000
@@ -60,7 +65,10 @@ type Options struct {
 	Multiple   bool          // acknowledge once per read, with multiple; else each message
 	Rate       float64       // messages per second of all publishers together; 0: as many as the window lets through
 	Warmup     time.Duration // load before the measured time; 0: none
-	Duration   time.Duration // measured time; 0: 10 s
+	Duration   time.Duration // measured time; 0: 10 s, or with Count as long as that takes
+	Count      uint64        // messages of all publishers together, after Backlog; the measured time ends with the last confirm. 0: no end
+	Backlog    uint64        // messages in the queues before consumers and the measured time begin
+	Drain      bool          // publish nothing after Backlog: the measured time is from the first subscription to the last delivery
 	// Patience is how long the broker may make no progress, in an answer, in confirms or in deliveries,
 	// before it is given up; 0: 10 s.
 	Patience time.Duration
@@ -79,6 +87,7 @@ type Options struct {
 type Phase string
 
 const (
+	Fill    Phase = "fill"
 	Warmup  Phase = "warm-up"
 	Measure Phase = "measure"
 	Drain   Phase = "drain"
@@ -91,6 +100,10 @@ type Second struct {
 	Published float64 `json:"published_s"` // messages per second
 	Consumed  float64 `json:"consumed_s"`  // messages per second
 	Backlog   int64   `json:"backlog"`     // deliveries still to come
+	// Latencies from publish to delivery of what arrived in this second, or to confirm where nothing is
+	// consumed; 0: nothing arrived.
+	P50 float64 `json:"p50_us"`
+	P99 float64 `json:"p99_us"`
 }
 
 // A UsageError is an option that makes no sense.
@@ -112,7 +125,7 @@ func (o Options) withDefaults() (Options, protocol, error) {
 	set(&o.Size, 256)
 	set(&o.Window, 1000)
 	set(&o.Prefetch, 1000)
-	if o.Duration == 0 {
+	if o.Duration == 0 && o.Count == 0 {
 		o.Duration = 10 * time.Second
 	}
 	if o.Patience == 0 {
@@ -138,7 +151,24 @@ func (o Options) withDefaults() (Options, protocol, error) {
 		return o, protocol{}, usagef("a rate or a duration is below 0")
 	}
 	proto, err := protocolOf(o.URL)
-	return o, proto, err
+	if err != nil {
+		return o, proto, err
+	}
+	switch {
+	case max(o.Count, o.Backlog) > MaxCount:
+		return o, proto, usagef("a count is above %d", uint64(MaxCount))
+	case o.Drain && (o.Backlog == 0 || o.Consumers == 0):
+		return o, proto, usagef("to drain takes a backlog and a consumer")
+	case o.Drain && (o.Count > 0 || o.Rate > 0 || o.Warmup > 0):
+		return o, proto, usagef("to drain is to publish nothing after the backlog: no count, rate or warm-up")
+	case o.Count > 0 && o.Warmup > 0:
+		return o, proto, usagef("a run with a count has no warm-up")
+	case o.QueueName != "" && o.Queues > 1:
+		return o, proto, usagef("one name is for one queue, not %d", o.Queues)
+	case o.QueueType != "" && !proto.amqp():
+		return o, proto, usagef("a queue type is for AMQP")
+	}
+	return o, proto, nil
 }
 
 // protocol makes the connections of one protocol.
@@ -147,6 +177,8 @@ type protocol struct {
 	port string // default
 	dial func(ctx context.Context, to target) (wire, error)
 }
+
+func (p protocol) amqp() bool { return strings.HasPrefix(p.name, "AMQP") }
 
 // protocols are by the URL's scheme.
 var protocols = map[string]protocol{
@@ -166,6 +198,7 @@ type target struct {
 	patience   time.Duration
 	multiple   bool // acks are cumulative
 	size       int  // bytes of a body
+	queueType  string
 }
 
 // webSocket says that messages are framed by the transport.
@@ -189,7 +222,7 @@ func targetOf(o Options, p protocol) (target, error) {
 	if err != nil {
 		return target{}, usagef("the URL cannot be read: %v", errors.Unwrap(err))
 	}
-	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: o.Size}
+	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: o.Size, queueType: o.QueueType}
 	t.Scheme = u.Scheme
 	host, port := u.Hostname(), u.Port()
 	if host == "" {

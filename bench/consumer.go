@@ -37,6 +37,18 @@ func newConsumer(r *run, id int, w wire) *consumer {
 	return c
 }
 
+// subscribe asks for deliveries; what the broker answers is consume's.
+func (c *consumer) subscribe() error {
+	if err := c.w.consuming(c.run.o.Prefetch); err != nil {
+		return err
+	}
+	var b []byte
+	for handle, q := range c.queue {
+		b = c.w.appendSubscribe(b, c.run.queues[q], uint32(handle))
+	}
+	return c.w.write(b)
+}
+
 // consume takes deliveries until every subscription is cancelled.
 func (c *consumer) consume() error {
 	for c.open > 0 {

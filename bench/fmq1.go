@@ -18,6 +18,7 @@ type fmq1Wire struct {
 	rid      uint64
 	out      []byte
 	credits  []credit // one a subscription
+	prefetch int      // of each subscription
 }
 
 // credit is what a subscription may still be sent.
@@ -176,10 +177,16 @@ func (w *fmq1Wire) bind(exchange, queue string) error {
 
 func (w *fmq1Wire) publishing() error { return nil } // confirms are always on
 
-func (w *fmq1Wire) subscribe(queue string, handle uint32, prefetch int) error {
-	w.credits = append(w.credits, credit{half: max(1, prefetch/2)})
-	_, err := w.ask(fmq1.OpSubscribe, &fmq1.Subscribe{RID: w.nextRID(), Sub: uint64(handle) + 1, Queue: queue, Credit: uint64(prefetch)})
-	return err
+func (w *fmq1Wire) consuming(prefetch int) error {
+	w.prefetch = prefetch
+	return nil
+}
+
+// appendSubscribe is called for the handles 0, 1, 2 ... in turn.
+func (w *fmq1Wire) appendSubscribe(dst []byte, queue string, handle uint32) []byte {
+	w.credits = append(w.credits, credit{half: max(1, w.prefetch/2)})
+	m := fmq1.Subscribe{RID: subscribeRID + uint64(handle), Sub: uint64(handle) + 1, Queue: queue, Credit: uint64(w.prefetch)}
+	return fmq1.Append(dst, fmq1.OpSubscribe, &m)
 }
 
 // close says goodbye, so that acks on their way are taken, but does not insist.
@@ -255,8 +262,12 @@ func (w *fmq1Wire) appendCancel(dst []byte, handle uint32) []byte {
 	return fmq1.Append(dst, fmq1.OpUnsubscribe, &fmq1.Unsubscribe{RID: cancelRID + uint64(handle), Sub: uint64(handle) + 1})
 }
 
-// cancelRID and above are the rids of unsubscribe, so that its answer tells the handle.
-const cancelRID = 1 << 32
+// subscribeRID and above are the rids of subscribe, cancelRID and above those of unsubscribe, so that an
+// answer tells what it is to, and the handle.
+const (
+	subscribeRID = 1 << 32
+	cancelRID    = 2 << 32
+)
 
 func (w *fmq1Wire) read(h handler) error {
 	if err := w.fill(); err != nil {
@@ -316,8 +327,11 @@ func (w *fmq1Wire) take(h handler, f fmq1.Frame) error {
 		if err := fmq1.Decode(f.Header, &m); err != nil {
 			return err
 		}
-		if m.RID < cancelRID {
-			break
+		switch {
+		case m.RID < subscribeRID:
+			return refusal(f)
+		case m.RID < cancelRID:
+			return nil
 		}
 		return h.cancelled(uint32(m.RID - cancelRID))
 	case fmq1.OpPing:

@@ -23,16 +23,23 @@ const maxMeters = 8
 type meter struct {
 	mu   sync.Mutex
 	hist *hdrhistogram.Histogram // guarded by mu
-	from int64                   // guarded by mu; first send time measured, ns of the run's clock
-	to   int64                   // guarded by mu; the first one not measured
+	// latest is what arrived since takeLatest, in the measured time or not. Guarded by mu.
+	latest *hdrhistogram.Histogram
+	from   int64 // guarded by mu; first send time measured, ns of the run's clock
+	to     int64 // guarded by mu; the first one not measured
 
 	// The run of equal latencies not yet in hist. Guarded by mu.
-	value int64
-	count int64
+	value    int64
+	count    int64
+	measured int64 // of count, sent in the measured time
 }
 
 func newMeter() *meter {
-	return &meter{hist: hdrhistogram.New(1, int64(maxLatency), latencyDigits), from: never, to: never}
+	return &meter{hist: newHistogram(), latest: newHistogram(), from: never, to: never}
+}
+
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, int64(maxLatency), latencyDigits)
 }
 
 // never is a time that no run reaches.
@@ -42,22 +49,32 @@ func (m *meter) lock() { m.mu.Lock() }
 
 // note records the latency of a message sent and received at these times. Locked.
 func (m *meter) note(sent, now int64) {
-	if sent < m.from || sent >= m.to {
-		return
-	}
 	if v := now - sent; v != m.value {
 		m.flush()
 		m.value = v
 	}
 	m.count++
+	if sent >= m.from && sent < m.to {
+		m.measured++
+	}
 }
 
 func (m *meter) flush() {
 	if m.count > 0 {
 		// The value is in range, so that RecordValues cannot fail.
-		m.hist.RecordValues(min(max(m.value, 1), int64(maxLatency)), m.count)
-		m.count = 0
+		v := min(max(m.value, 1), int64(maxLatency))
+		m.latest.RecordValues(v, m.count)
+		m.hist.RecordValues(v, m.measured)
+		m.count, m.measured = 0, 0
 	}
+}
+
+// takeLatest moves what arrived since its last call to into.
+func (m *meter) takeLatest(into *hdrhistogram.Histogram) {
+	m.mu.Lock()
+	into.Merge(m.latest)
+	m.latest.Reset()
+	m.mu.Unlock()
 }
 
 func (m *meter) unlock() {
@@ -86,21 +103,22 @@ type Latency struct {
 
 // summarize merges the meters.
 func summarize(meters []*meter) Latency {
-	all := hdrhistogram.New(1, int64(maxLatency), latencyDigits)
+	all := newHistogram()
 	for _, m := range meters {
 		m.mu.Lock()
 		all.Merge(m.hist)
 		m.mu.Unlock()
 	}
-	us := func(ns int64) float64 { return float64(ns) / 1e3 }
 	return Latency{
 		Count: all.TotalCount(),
 		Mean:  all.Mean() / 1e3,
-		P50:   us(all.ValueAtQuantile(50)),
-		P90:   us(all.ValueAtQuantile(90)),
-		P95:   us(all.ValueAtQuantile(95)),
-		P99:   us(all.ValueAtQuantile(99)),
-		P999:  us(all.ValueAtQuantile(99.9)),
-		Max:   us(all.Max()),
+		P50:   microseconds(all.ValueAtQuantile(50)),
+		P90:   microseconds(all.ValueAtQuantile(90)),
+		P95:   microseconds(all.ValueAtQuantile(95)),
+		P99:   microseconds(all.ValueAtQuantile(99)),
+		P999:  microseconds(all.ValueAtQuantile(99.9)),
+		Max:   microseconds(all.Max()),
 	}
 }
+
+func microseconds(ns int64) float64 { return float64(ns) / 1e3 }

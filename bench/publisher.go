@@ -27,6 +27,7 @@ type publisher struct {
 	perQueue []uint64 // messages sent by each prefix: the last sequence number of its stream
 	batch    []byte
 	pace     pace
+	paceFrom uint64 // immutable in write; publishes before the first that pace is for
 	alarm    *alarm
 
 	// ring has the send time of the publish n at n&mask, or settled after its confirm. The writer sets a
@@ -74,12 +75,12 @@ func newPublisher(r *run, id int, w wire) *publisher {
 	return p
 }
 
-// write publishes until stop, then waits for the last confirms.
-func (p *publisher) write() error {
+// write publishes until publish limit or stop, then waits for the last confirms. It is called for the
+// backlog, and for the load after it: paced says that pace holds.
+func (p *publisher) write(limit uint64, paced bool) error {
 	window := uint64(p.run.o.Window)
-	paced := p.run.o.Rate > 0
-	var seq uint64
-	for !p.stop.Load() {
+	seq := p.sent.Load()
+	for seq < limit && !p.stop.Load() {
 		low := p.low.Load()
 		if low+window <= seq || p.pausing.Load() {
 			p.await(func() bool { return p.low.Load()+window > seq && !p.pausing.Load() })
@@ -88,19 +89,19 @@ func (p *publisher) write() error {
 		now := p.run.now()
 		n := low + window - seq
 		if paced {
-			due := p.pace.due(now)
+			due := p.paceFrom + p.pace.due(now)
 			if due <= seq {
-				if err := p.alarm.sleep(min(time.Duration(p.pace.at(seq)-now), maxSleep)); err != nil {
+				if err := p.alarm.sleep(min(time.Duration(p.pace.at(seq-p.paceFrom)-now), maxSleep)); err != nil {
 					return err
 				}
 				continue
 			}
 			n = min(n, due-seq)
 		}
-		for end := seq + n; seq < end && len(p.batch) < batchBytes; seq++ {
+		for end := min(seq+n, limit); seq < end && len(p.batch) < batchBytes; seq++ {
 			at := now
 			if paced {
-				at = p.pace.at(seq)
+				at = p.pace.at(seq - p.paceFrom)
 			}
 			if err := p.stage(seq+1, at); err != nil {
 				return err

@@ -42,7 +42,8 @@ type Report struct {
 	// consumed), in microseconds; 0 where it is not known. With an embedded broker it includes that.
 	ClientCPU float64 `json:"client_cpu_us_per_delivered"`
 
-	BrokerUsage *Usage `json:"broker_usage,omitempty"`
+	BrokerUsage *Usage  `json:"broker_usage,omitempty"`
+	Fill        *Filled `json:"fill,omitempty"` // how the backlog was made
 
 	before, after      snapshot
 	usageFrom, usageTo usage
@@ -83,14 +84,28 @@ type Parameters struct {
 	Rate       float64 `json:"rate"`
 	Warmup     float64 `json:"warmup_s"`
 	Duration   float64 `json:"duration_s"`
+	Count      uint64  `json:"count"`
+	Backlog    uint64  `json:"backlog"`
+	Drain      bool    `json:"drain"`
+	QueueType  string  `json:"queue_type"`
+}
+
+// Filled is the time before the consumers came.
+type Filled struct {
+	Seconds float64 `json:"s"`
+	Rate    float64 `json:"rate_s"` // messages per second, confirmed
+	// CPU is the broker's time per message in microseconds; 0 where it is not measured.
+	CPU float64 `json:"cpu_us_per_message"`
 }
 
 // Usage is what the broker's process tree used in the measured time.
 type Usage struct {
 	CPU          float64 `json:"cpu_s"`
 	PerDelivered float64 `json:"cpu_us_per_delivered"` // or per publish where nothing is consumed
-	Cores        float64 `json:"cores"`
-	PeakRSS      int64   `json:"peak_rss_bytes"` // sampled every second
+	// PerMessage is for runs whose queues grow or shrink: half of the publishes and deliveries count.
+	PerMessage float64 `json:"cpu_us_per_message"`
+	Cores      float64 `json:"cores"`
+	PeakRSS    int64   `json:"peak_rss_bytes"` // sampled every second
 }
 
 // snapshot is the counters at one moment.
@@ -120,6 +135,7 @@ func newReport(r *run) *Report {
 			Publishers: o.Publishers, Consumers: o.Consumers, Queues: o.Queues, Fanout: o.Fanout,
 			Size: o.Size, Persistent: o.Persistent, Window: o.Window, Prefetch: o.Prefetch,
 			Multiple: o.Multiple, Rate: o.Rate, Warmup: o.Warmup.Seconds(), Duration: o.Duration.Seconds(),
+			Count: o.Count, Backlog: o.Backlog, Drain: o.Drain, QueueType: o.QueueType,
 		},
 		Seconds: []Second{},
 		live:    o.Live,
@@ -161,13 +177,19 @@ func (rep *Report) begin(r *run) {
 func (rep *Report) end(r *run) {
 	rep.usageTo = rep.sample(r)
 	rep.after = r.snapshot()
-	if r.o.Rate > 0 {
+	if r.o.Rate > 0 && r.o.Count == 0 {
 		for _, p := range r.publishers {
-			if due, sent := p.pace.due(r.now()-int64(lateness)), p.sent.Load(); due > sent {
+			if due, sent := p.paceFrom+p.pace.due(r.now()-int64(lateness)), p.sent.Load(); due > sent {
 				rep.Unsent += due - sent
 			}
 		}
 	}
+}
+
+// filled keeps what the backlog took.
+func (rep *Report) filled(from, to usage, before, after snapshot) {
+	s, n := after.at.Sub(before.at).Seconds(), float64(max(1, after.confirmed-before.confirmed))
+	rep.Fill = &Filled{Seconds: s, Rate: n / s, CPU: float64((to.cpu - from.cpu).Nanoseconds()) / 1e3 / n}
 }
 
 // lateness is what a paced publisher may be late without its messages counting as unsent.
@@ -201,13 +223,17 @@ func (rep *Report) count(r *run) {
 	if len(r.consumers) == 0 {
 		messages = rep.after.published - rep.before.published
 	}
+	through := float64(max(1, messages))
+	if len(r.consumers) > 0 && !r.o.Drain {
+		through = max(1, (float64((rep.after.published-rep.before.published)*r.copies())+float64(messages))/2)
+	}
 	each := func(cpu time.Duration) float64 {
 		return float64(cpu.Nanoseconds()) / 1e3 / float64(max(1, messages))
 	}
 	rep.ClientCPU = each(rep.after.cpu - rep.before.cpu)
 	if r.o.BrokerPID != 0 && rep.usageErr == nil {
 		cpu := rep.usageTo.cpu - rep.usageFrom.cpu
-		rep.BrokerUsage = &Usage{CPU: cpu.Seconds(), PerDelivered: each(cpu), Cores: cpu.Seconds() / d, PeakRSS: rep.peakRSS}
+		rep.BrokerUsage = &Usage{CPU: cpu.Seconds(), PerDelivered: each(cpu), PerMessage: float64(cpu.Nanoseconds()) / 1e3 / through, Cores: cpu.Seconds() / d, PeakRSS: rep.peakRSS}
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // run is one run's parts. The fields are set up before its goroutines start.
@@ -28,6 +30,7 @@ type run struct {
 
 	confirmMeters  []*meter
 	deliveryMeters []*meter
+	latest         *hdrhistogram.Histogram // of lately, empty in between
 
 	ctx    context.Context // ends when a part fails
 	cancel context.CancelCauseFunc
@@ -65,7 +68,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			return nil, err
 		}
 	}
-	r := &run{o: o, proto: proto, addr: to.Addr, base: time.Now()}
+	r := &run{o: o, proto: proto, addr: to.Addr, base: time.Now(), latest: newHistogram()}
 	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer r.cancel(nil)
 
@@ -76,6 +79,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	var rep *Report
 	if err = r.declare(); err == nil {
 		rep, err = r.load(ctx, to)
+	}
+	if o.Keep && err == nil {
+		return rep, nil
 	}
 	left, deleteErr := r.deleteAll(to)
 	switch {
@@ -94,7 +100,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 func (r *run) declare() error {
 	r.name = "firemq-bench-" + rand.Text()[:10]
 	for i := range r.o.Queues {
-		r.queues = append(r.queues, fmt.Sprintf("%s-%d", r.name, i))
+		r.queues = append(r.queues, cmp.Or(r.o.QueueName, fmt.Sprintf("%s-%d", r.name, i)))
 	}
 	r.ledgers = make([]ledger, len(r.queues))
 	for i := range r.ledgers {
@@ -179,13 +185,7 @@ func (r *run) load(ctx context.Context, to target) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := newConsumer(r, id, w)
-		for handle, q := range c.queue {
-			if err := w.subscribe(r.queues[q], uint32(handle), r.o.Prefetch); err != nil {
-				return nil, fmt.Errorf("consumer %d: %w", id, err)
-			}
-		}
-		r.consumers = append(r.consumers, c)
+		r.consumers = append(r.consumers, newConsumer(r, id, w))
 	}
 	for id := range r.o.Publishers {
 		w, err := connect("publisher", id)
@@ -206,9 +206,7 @@ func (r *run) load(ctx context.Context, to target) (*Report, error) {
 	}
 	// Whoever fails ends the run; whatever waits is woken.
 	stopAfter := context.AfterFunc(r.ctx, func() {
-		for _, p := range r.publishers {
-			p.halt()
-		}
+		r.halt()
 		for _, w := range wires {
 			w.interrupt()
 		}
@@ -223,16 +221,10 @@ type crew struct {
 	done                        chan struct{} // closed when the readers of confirms may end
 }
 
-func (r *run) start(c *crew) {
+// startReaders takes confirms from here on.
+func (r *run) startReaders(c *crew) {
 	c.done = make(chan struct{})
-	now := r.now()
 	for id, p := range r.publishers {
-		if r.o.Rate > 0 {
-			each := r.o.Rate / float64(len(r.publishers))
-			// Side by side, so that they do not all send at the same moment.
-			p.pace = newPace(now+int64(float64(id)/r.o.Rate*float64(time.Second)), each)
-		}
-		c.writers.Go(func() { r.check("publisher", id, p.write()) })
 		c.readers.Go(func() {
 			err := p.read()
 			select {
@@ -242,7 +234,51 @@ func (r *run) start(c *crew) {
 			}
 		})
 	}
+}
+
+// startWriters publishes the load; the chan is closed when all of it is confirmed.
+func (r *run) startWriters(c *crew) (written <-chan struct{}) {
+	count := r.o.Count
+	if count == 0 {
+		count = MaxCount
+	}
+	now := r.now()
+	for id, p := range r.publishers {
+		if r.o.Rate > 0 {
+			each := r.o.Rate / float64(len(r.publishers))
+			// Side by side, so that they do not all send at the same moment.
+			p.pace = newPace(now+int64(float64(id)/r.o.Rate*float64(time.Second)), each)
+		}
+	}
+	return r.writeAll(c, count, r.o.Rate > 0)
+}
+
+// writeAll shares n messages out among the publishers.
+func (r *run) writeAll(c *crew, n uint64, paced bool) (written <-chan struct{}) {
+	share, rest := n/uint64(len(r.publishers)), n%uint64(len(r.publishers))
+	for id, p := range r.publishers {
+		p.paceFrom = p.sent.Load()
+		limit := p.paceFrom + share
+		if uint64(id) < rest {
+			limit++
+		}
+		c.writers.Go(func() { r.check("publisher", id, p.write(limit, paced)) })
+	}
+	done := make(chan struct{})
+	go func() {
+		c.writers.Wait()
+		close(done)
+	}()
+	return done
+}
+
+// subscribe lets deliveries come.
+func (r *run) subscribe(c *crew) {
 	for id, con := range r.consumers {
+		if err := con.subscribe(); err != nil {
+			r.check("consumer", id, err)
+			return
+		}
 		c.consumers.Go(func() { r.check("consumer", id, con.consume()) })
 	}
 }
@@ -265,45 +301,78 @@ func (r *run) failure() error {
 func (r *run) phases(ctx context.Context) (*Report, error) {
 	var c crew
 	rep := newReport(r)
-	r.start(&c)
-	// The clients always end before phases does: this is the order in which they can.
-	end := func() error {
-		for _, p := range r.publishers {
-			p.halt()
+	r.startReaders(&c)
+	r.fill(ctx, &c, rep)
+	if r.o.Drain {
+		r.measure(0, never)
+		rep.begin(r)
+		r.subscribe(&c)
+		r.drain(ctx, rep)
+	} else {
+		r.subscribe(&c)
+		written := r.startWriters(&c)
+		r.watch(ctx, Warmup, r.o.Warmup, nil, rep)
+		from, to := r.now(), never
+		if r.o.Duration > 0 {
+			to = from + int64(r.o.Duration)
 		}
-		c.writers.Wait()
-		if r.failure() == nil {
-			r.drain(rep)
-		}
-		close(c.done)
-		for _, p := range r.publishers {
-			p.w.interrupt()
-		}
-		c.readers.Wait()
-		if r.failure() == nil {
-			for id, con := range r.consumers {
-				r.check("consumer", id, con.cancel())
-			}
-			patience := time.AfterFunc(r.o.Patience, func() {
-				r.cancel(fmt.Errorf("the broker has not answered basic.cancel or unsubscribe after %s", r.o.Patience))
-			})
-			defer patience.Stop()
-		}
-		c.consumers.Wait()
-		return r.failure()
+		r.measure(from, to)
+		rep.begin(r)
+		r.watch(ctx, Measure, time.Duration(to-from), written, rep)
+		r.measure(from, min(to, r.now()))
 	}
-	r.watch(ctx, Warmup, r.o.Warmup, rep)
-	from := r.now()
-	r.measure(from, from+int64(r.o.Duration))
-	rep.begin(r)
-	r.watch(ctx, Measure, r.o.Duration, rep)
-	r.measure(from, min(from+int64(r.o.Duration), r.now()))
 	rep.end(r)
-	if err := end(); err != nil {
+	if err := r.finish(&c, rep); err != nil {
 		return nil, err
 	}
 	rep.count(r)
 	return rep, nil
+}
+
+// fill publishes the backlog, without consumers and as fast as the window lets it.
+func (r *run) fill(ctx context.Context, c *crew, rep *Report) {
+	if r.o.Backlog == 0 {
+		return
+	}
+	from, before := rep.sample(r), r.snapshot()
+	filled := r.writeAll(c, r.o.Backlog, false)
+	r.watch(ctx, Fill, time.Duration(never), filled, rep)
+	if ctx.Err() != nil {
+		r.halt()
+	}
+	c.writers.Wait()
+	rep.filled(from, rep.sample(r), before, r.snapshot())
+}
+
+// finish ends the clients, in the order in which they can end.
+func (r *run) finish(c *crew, rep *Report) error {
+	r.halt()
+	c.writers.Wait()
+	if r.failure() == nil {
+		r.drain(r.ctx, rep)
+	}
+	close(c.done)
+	for _, p := range r.publishers {
+		p.w.interrupt()
+	}
+	c.readers.Wait()
+	if r.failure() == nil {
+		for id, con := range r.consumers {
+			r.check("consumer", id, con.cancel())
+		}
+		patience := time.AfterFunc(r.o.Patience, func() {
+			r.cancel(fmt.Errorf("the broker has not answered basic.cancel or unsubscribe after %s", r.o.Patience))
+		})
+		defer patience.Stop()
+	}
+	c.consumers.Wait()
+	return r.failure()
+}
+
+func (r *run) halt() {
+	for _, p := range r.publishers {
+		p.halt()
+	}
 }
 
 // measure sets the send times whose latencies count.
@@ -313,8 +382,8 @@ func (r *run) measure(from, to int64) {
 	}
 }
 
-// watch lets d pass, telling of every second.
-func (r *run) watch(ctx context.Context, phase Phase, d time.Duration, rep *Report) {
+// watch lets d pass, or what until waits for, telling of every second.
+func (r *run) watch(ctx context.Context, phase Phase, d time.Duration, until <-chan struct{}, rep *Report) {
 	if d == 0 {
 		return
 	}
@@ -331,6 +400,9 @@ func (r *run) watch(ctx context.Context, phase Phase, d time.Duration, rep *Repo
 				rep.second(r, s.next())
 			}
 			return
+		case <-until:
+			rep.second(r, s.next())
+			return
 		case <-second.C:
 			rep.second(r, s.next())
 		case <-ctx.Done():
@@ -342,7 +414,7 @@ func (r *run) watch(ctx context.Context, phase Phase, d time.Duration, rep *Repo
 }
 
 // drain waits until everything published was delivered, or nothing more comes.
-func (r *run) drain(rep *Report) {
+func (r *run) drain(ctx context.Context, rep *Report) {
 	if len(r.consumers) == 0 {
 		return
 	}
@@ -369,6 +441,8 @@ func (r *run) drain(rep *Report) {
 		select {
 		case <-poll.C:
 		case <-r.ctx.Done():
+			return
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -431,6 +505,20 @@ func (r *run) lost() (n uint64) {
 	return n - min(n, r.refused()*r.copies())
 }
 
+// lately is the latency since it was last called.
+func (r *run) lately() (p50, p99 float64) {
+	meters := r.deliveryMeters
+	if len(meters) == 0 {
+		meters = r.confirmMeters
+	}
+	for _, m := range meters {
+		m.takeLatest(r.latest)
+	}
+	p50, p99 = microseconds(r.latest.ValueAtQuantile(50)), microseconds(r.latest.ValueAtQuantile(99))
+	r.latest.Reset()
+	return p50, p99
+}
+
 // speedometer turns counters into rates.
 type speedometer struct {
 	r                   *run
@@ -457,6 +545,7 @@ func (s *speedometer) next() Second {
 		Consumed:  float64(consumed-s.consumed) / d,
 		Backlog:   max(0, int64(s.r.expected())-int64(consumed)),
 	}
+	sec.P50, sec.P99 = s.r.lately()
 	s.last, s.published, s.consumed = now, published, consumed
 	return sec
 }

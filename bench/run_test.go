@@ -44,18 +44,27 @@ func TestRunDeliversEverything(t *testing.T) {
 		"window of one":      func(o *Options) { o.Window, o.Prefetch = 1, 1 },
 		"paced":              func(o *Options) { o.Rate, o.Publishers = 2000, 2 },
 		"warmed up":          func(o *Options) { o.Warmup = 20 * time.Millisecond },
+		"a count":            func(o *Options) { o.Duration, o.Count, o.Publishers = 0, 1001, 3 },
+		"a count, paced":     func(o *Options) { o.Duration, o.Count, o.Rate = 0, 100, 5000 },
+		"a backlog":          func(o *Options) { o.Backlog, o.Publishers, o.Queues = 1000, 3, 2 },
+		"a backlog, paced":   func(o *Options) { o.Backlog, o.Rate, o.Publishers = 1000, 2000, 2 },
+		"drained":            func(o *Options) { o.Backlog, o.Drain, o.Consumers = 1001, true, 2 },
+		"drained, fanout":    func(o *Options) { o.Backlog, o.Drain, o.Fanout, o.Queues = 101, true, true, 3 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			urls(t, faults{}, func(t *testing.T, b *fake, url string) {
 				o := short(url)
 				change(&o)
 				rep := mustRun(t, o)
-				for rep.Latency.Count == 0 && o.Duration < 5*time.Second { // a busy machine did nothing in so short a time
+				for rep.Latency.Count == 0 && !o.Drain && o.Duration < 5*time.Second { // a busy machine did nothing in so short a time
 					o.Duration *= 5
 					rep = mustRun(t, o)
 				}
 				if err := rep.Err(); err != nil {
 					t.Error(err)
+				}
+				if left := b.leftovers(); left != "" {
+					t.Errorf("left at the broker: %s", left)
 				}
 				copies := uint64(1)
 				if o.Fanout {
@@ -64,11 +73,17 @@ func TestRunDeliversEverything(t *testing.T) {
 				if rep.Published == 0 || rep.Confirmed != rep.Published || rep.Consumed != rep.Published*copies || rep.Left != 0 {
 					t.Errorf("published %d, confirmed %d, consumed %d, left %d", rep.Published, rep.Confirmed, rep.Consumed, rep.Left)
 				}
+				if want := o.Backlog + o.Count; o.Count > 0 && rep.Published != want || o.Drain && rep.Published != want {
+					t.Errorf("published %d, want %d", rep.Published, want)
+				}
+				if f := rep.Fill; (f != nil) != (o.Backlog > 0) || f != nil && (f.Rate <= 0 || f.Seconds <= 0) {
+					t.Errorf("fill %+v", f)
+				}
+				if o.Drain {
+					return // nothing of it was published in the measured time
+				}
 				if rep.Latency.Count == 0 || rep.ConfirmLatency.Count == 0 || rep.Latency.Max < rep.Latency.P50 || rep.Latency.P50 <= 0 {
 					t.Errorf("latency %+v, confirm latency %+v", rep.Latency, rep.ConfirmLatency)
-				}
-				if left := b.leftovers(); left != "" {
-					t.Errorf("left at the broker: %s", left)
 				}
 			})
 		})
@@ -166,11 +181,17 @@ func TestRunEndsWithTheBrokersWords(t *testing.T) {
 
 func TestRunRefusesOptions(t *testing.T) {
 	for name, o := range map[string]Options{
-		"scheme": {URL: "http://localhost"},
-		"no URL": {},
-		"size":   {URL: "amqp://localhost", Size: MinSize - 1},
-		"window": {URL: "amqp://localhost", Window: -1},
-		"rate":   {URL: "amqp://localhost", Rate: -1},
+		"scheme":               {URL: "http://localhost"},
+		"no URL":               {},
+		"size":                 {URL: "amqp://localhost", Size: MinSize - 1},
+		"window":               {URL: "amqp://localhost", Window: -1},
+		"rate":                 {URL: "amqp://localhost", Rate: -1},
+		"drain":                {URL: "amqp://localhost", Drain: true, Consumers: 1},
+		"drain and publish":    {URL: "amqp://localhost", Drain: true, Consumers: 1, Backlog: 1, Count: 1},
+		"one name, two queues": {URL: "amqp://localhost", Queues: 2, QueueName: "q"},
+		"queue type":           {URL: "fire://localhost", QueueType: "quorum"},
+		"count":                {URL: "amqp://localhost", Count: MaxCount + 1},
+		"count and warm-up":    {URL: "amqp://localhost", Count: 1, Warmup: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Run(t.Context(), o)

@@ -22,13 +22,15 @@ type wire interface {
 	declareFanout(name string) error
 	deleteExchange(name string) error
 	bind(exchange, queue string) error
-	publishing() error                                         // before the first publish
-	subscribe(queue string, handle uint32, prefetch int) error // deliveries follow
-	close()                                                    // tells the broker, then closes the socket
+	publishing() error            // before the first publish
+	consuming(prefetch int) error // before the first appendSubscribe; the prefetch is of each subscription
+	close()                       // tells the broker, then closes the socket
 
 	// template is what every publish to that key looks like.
 	template(exchange string, keys []string, size int, persistent bool) template
-	// appendAck, appendSettled and appendCancel spell what a consumer writes.
+	// appendSubscribe, appendAck, appendSettled and appendCancel spell what a consumer writes. The answer
+	// to a subscription is taken by read, since deliveries of another one may come before it.
+	appendSubscribe(dst []byte, queue string, handle uint32) []byte
 	appendAck(dst []byte, tag uint64) []byte
 	// appendSettled is called after n messages of a subscription were acknowledged. It says what the
 	// protocol wants said once a batch.

@@ -64,6 +64,7 @@ func (*silent) Writable() bool { return true }
 func (*silent) Pause(Reason)   {}
 func (*silent) Resume(Reason)  {}
 func (*silent) Close(*Error)   {}
+func (*silent) Answered()      {}
 
 // LoginHTTP checks the name and password of a request to the management API. Errors: LoginRefused;
 // NotAllowed for a loopback user from elsewhere.
@@ -96,6 +97,10 @@ func (b *Broker) NewMessage(p *table.Properties, exchange, key string, body []by
 			return nil, fmt.Errorf("invalid expiration '%s'", p.Expiration)
 		}
 		a.Expiration = n
+	}
+	if ms, passed := Delay(p.Headers); ms > 0 {
+		own := *p
+		a.Delay, own.Headers, p = ms, passed, &own
 	}
 	m := message.New(a, []byte(exchange), []byte(key), b.codecs[message.AMQP].Append(nil, p), len(body))
 	copy(m.Body(), body)

@@ -55,6 +55,9 @@ type Peer interface {
 	// Close ends the connection from the broker's side with this reason, after telling the
 	// client in its protocol. Any goroutine.
 	Close(e *Error)
+	// Answered says that the last answer that was kept on one of the connection's channels is sent (see
+	// Channel.Answer). Any goroutine, no lock held.
+	Answered()
 }
 
 // Sink receives what a channel is sent. Every method is called with the Peer locked, must only
@@ -75,6 +78,8 @@ type Sink interface {
 	Cancelled(c *Consumer, e *Error)
 	// Committed says a TxCommit is carried out and safe.
 	Committed()
+	// Answer sends an answer that Channel.Answer kept; b is not used any more.
+	Answer(b []byte)
 }
 
 // Delivery is one message on its way to a client.
@@ -83,9 +88,12 @@ type Delivery struct {
 	Consumer    *Consumer // nil for Get
 	Redelivered bool
 	// Count is how often it came back before, for the header x-delivery-count; 0 where that has none:
-	// on a first delivery, and in queues that are not quorum queues.
+	// on a first delivery, and in classic queues without a delivery limit.
 	Count int64
 	Msg   *message.Message
+	// Unsent is for the session to set when its protocol cannot carry the message: the tag then waits for
+	// its settlement, although the consumer or the get is no-ack.
+	Unsent bool
 }
 
 // Consumer is a channel's subscription to a queue.

@@ -15,14 +15,14 @@ import (
 func TestNoFlippedBitYieldsAWrongMessage(t *testing.T) {
 	fs := vfs.NewMem()
 	fs.MakeDir(testDir)
-	s := &simulation{t: t, r: rand.New(rand.NewPCG(1, 1))}
+	s := &simulation{t: t, r: rand.New(rand.NewPCG(1, 1)), did: new(simCounts)}
 	open := func(fs vfs.FS, start Snapshot) (*Broker, error) {
 		start.VHosts = []string{"/"}
 		b, _, err := Open(Options{
 			FS: fs, JournalDir: testDir, Start: start, tuning: tuning{segmentBytes: 8192, queueResident: 1000, queueKeep: 500},
 			Codecs: map[message.Encoding]message.Codec{message.AMQP: plainCodec{}},
 		})
-		if err == nil && len(start.Users.Users) == 0 {
+		if err == nil && len(b.Users().Users()) == 0 {
 			err = b.AddFirstUser("guest", "guest")
 		}
 		return b, err
@@ -35,7 +35,9 @@ func TestNoFlippedBitYieldsAWrongMessage(t *testing.T) {
 	c.declare(QueueDeclare{Name: "q", Durable: true})
 	put := func(n int) {
 		for range n {
-			c.ok(c.ch.Publish(&Publish{Msg: s.message("", "q")}))
+			m := s.message("", "q")
+			m.Delay = 0 // the order is part of what is checked
+			c.ok(c.ch.Publish(&Publish{Msg: m}))
 			s.next++
 		}
 		c.end()

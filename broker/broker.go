@@ -41,6 +41,8 @@ type Options struct {
 
 	// OnGrowth is called when all that Allow granted is used up: publishers wait for more. It must not block.
 	OnGrowth func()
+	// OnReplay tells how far the recovery is; see journal.Options.OnReplay.
+	OnReplay func(read, of, records int64)
 
 	// Codecs read and write message properties, one for each message.Encoding.
 	Codecs map[message.Encoding]message.Codec
@@ -111,6 +113,9 @@ type Broker struct {
 	nextID  uint64                     // journal id of the next durable queue; guarded by topo
 	topoPos journal.Position           // the last topology record; guarded by topo
 
+	// counted: a message in the journal came back to its queue, and only a checkpoint holds its count.
+	counted atomic.Bool
+
 	// committing is held for reading while a transaction takes effect and is appended. Taken with
 	// no other lock held.
 	committing sync.RWMutex
@@ -154,9 +159,11 @@ type Exchange struct {
 	Internal   bool
 	Args       table.Table
 
-	alternate string         // of Args; immutable
-	governing Governing      // guarded by Broker.topo
-	stats     *ExchangeStats // immutable
+	alternate string           // of Args; immutable
+	noted     journal.Position // of its declaration, 0 when it is not durable or was recovered; immutable
+	kind      route.Kind       // how it routes; immutable
+	governing Governing        // guarded by Broker.topo
+	stats     *ExchangeStats   // immutable
 }
 
 // Counters are what happened since the start, messages excepted (see Traffic). Any goroutine.
@@ -260,7 +267,7 @@ func (b *Broker) Close() error {
 
 // lastCheckpoint leaves one for the next start. Without it that only takes longer.
 func (b *Broker) lastCheckpoint() {
-	if s := b.journal.Stats(); s.Failed || s.Stalled || s.Appended == 0 && s.Recovered.Records < 2 {
+	if s := b.journal.Stats(); s.Failed || s.Stalled || s.Appended == 0 && s.Recovered.Records < 2 && !b.counted.Load() {
 		return
 	}
 	if _, _, err := b.checkpoint(); err != nil {

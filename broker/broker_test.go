@@ -5,11 +5,13 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/internal/vfs"
 	"github.com/firemq/firemq/pool"
 )
 
@@ -21,6 +23,7 @@ type testPeer struct {
 	staged   bool
 	flushes  int
 	paused   Reason
+	answered atomic.Int64
 	closedBy *Error
 	onClose  func() // called by Close
 }
@@ -36,6 +39,7 @@ func (p *testPeer) Flush()          { p.mu.Lock(); p.flushes++; p.mu.Unlock() }
 func (p *testPeer) Writable() bool  { return !p.full }
 func (p *testPeer) Pause(r Reason)  { p.paused |= r }
 func (p *testPeer) Resume(r Reason) { p.paused &^= r }
+func (p *testPeer) Answered()       { p.answered.Add(1) }
 func (p *testPeer) Close(e *Error) {
 	if p.closedBy = e; p.onClose != nil {
 		p.onClose()
@@ -57,6 +61,7 @@ type testSink struct {
 	events    []string // confirms, nacks, returns in order
 	cancelled []string
 	committed int
+	onReturn  func(*message.Message)
 	discard   bool // count instead of keep
 	n         int
 	confirmed uint64
@@ -88,12 +93,19 @@ func (s *testSink) Nack(seq uint64, e *Error) {
 func (s *testSink) Return(seq uint64, m *message.Message) {
 	s.peer.staged = true
 	s.events = append(s.events, fmt.Sprintf("return %d %s", seq, m.Body()))
+	if s.onReturn != nil {
+		s.onReturn(m)
+	}
 }
 func (s *testSink) Cancelled(c *Consumer, e *Error) {
 	s.peer.staged = true
 	s.cancelled = append(s.cancelled, c.Tag)
 }
 func (s *testSink) Committed() { s.peer.staged = true; s.committed++ }
+func (s *testSink) Answer(b []byte) {
+	s.peer.staged = true
+	s.events = append(s.events, "answer "+string(b))
+}
 
 // take empties what was delivered so far.
 func (s *testSink) take() []delivered {
@@ -157,6 +169,15 @@ func (plainCodec) Append(dst []byte, p *table.Properties) []byte { return table.
 func (plainCodec) Headers(dst table.Table, p []byte) table.Table {
 	dst, _ = table.AppendBorrowed(dst, p)
 	return dst
+}
+
+// Properties finds the message id, which is a header here.
+func (plainCodec) Properties(p []byte) (found table.Properties) {
+	t, _ := table.Decode(p)
+	if v, ok := t.Get("message-id"); ok {
+		found.MessageID, found.Has = v.Str, table.HasMessageID
+	}
+	return found
 }
 
 func connect(t testing.TB, b *Broker) *client {
@@ -365,6 +386,49 @@ func TestRejectPublishNacksTheRefusedAlone(t *testing.T) {
 	c.end()
 	eq(t, "events", c.sink.events, []string{
 		"ack 2 true", "nack 3 queue 'q' in vhost '/' is full", "nack 4 queue 'q' in vhost '/' is full", "ack 5 false"})
+}
+
+// TestRejectPublishKnowsTheChannelsLimit: while a persistent message waits for the journal, those behind it
+// count as taken only as far as the channel-wide prefetch has places, for all its consumers together.
+func TestRejectPublishKnowsTheChannelsLimit(t *testing.T) {
+	fs := vfs.NewMem()
+	fs.MakeDir(testDir)
+	b, _ := diskBroker(t, fs, Snapshot{})
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q", Durable: true, Args: table.Table{
+		{Name: "x-max-length", Value: table.IntValue(1)},
+		{Name: "x-overflow", Value: table.StringValue("reject-publish")},
+	}})
+	c.ok(c.ch.Qos(2, true))
+	c.consume(ConsumeArgs{Queue: "q", Tag: "1"})
+	c.consume(ConsumeArgs{Queue: "q", Tag: "2"})
+	c.publish("", "q", "held")
+	c.end()
+	until(t, "the delivery", func() bool { return len(c.sink.take()) == 1 })
+
+	from := connect(t, b)
+	from.ok(from.ch.Confirms())
+	from.publish("", "q", "persistent")
+	for seq := range uint64(2) {
+		m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1}, nil, []byte("q"), nil, 0)
+		from.ok(from.ch.Publish(&Publish{Msg: m, Seq: seq + 2}))
+	}
+	from.end()
+	until(t, "the delivery", func() bool { return len(c.sink.take()) == 1 })
+	if s, _ := c.DeclareQueue(&QueueDeclare{Name: "q", Passive: true}); s.Messages != 1 {
+		t.Errorf("%d messages are ready in a queue that takes 1", s.Messages)
+	}
+	until(t, "the confirms", func() bool { from.peer.mu.Lock(); defer from.peer.mu.Unlock(); return from.ch.told == 3 })
+	if !slices.Contains(from.sink.events, "nack 3 queue 'q' in vhost '/' is full") {
+		t.Errorf("confirms %q", from.sink.events)
+	}
+	c.Close()
+	from.Close()
 }
 
 func TestFanoutReachesEachQueueOnce(t *testing.T) {

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"math"
 	"slices"
 	"sync/atomic"
 
@@ -42,7 +41,7 @@ type Channel struct {
 	// Guarded by the Peer's lock.
 	nextTag  uint64
 	unacked  unacked
-	wait     []pledge // confirms not sent yet, in publish order
+	wait     []pledge // confirms and answers not sent yet, in order
 	waitHead int
 	told     uint64 // the last sequence number confirmed or refused
 	awaiting bool   // the completer will look at wait after a commit
@@ -57,6 +56,8 @@ type Channel struct {
 	limit    atomic.Int64 // prefetch of the channel as a whole, 0: none
 	inflight atomic.Int64 // deliveries to consumers that count towards it
 	crowded  atomic.Bool  // a consumer waits for inflight to fall below maxUnacked
+
+	kept atomic.Int64 // answers that wait: added by the reader, taken away under the Peer's lock
 
 	// What the open transaction holds, for inspection.
 	txPubs, txOps atomic.Int32
@@ -111,6 +112,7 @@ func (ch *Channel) Close() {
 	ch.peer.Lock()
 	ch.gone = true
 	ch.wait, ch.waitHead = nil, 0
+	ch.answered(int(ch.kept.Load()))
 	ch.report()
 	left := ch.unacked.takeAll()
 	ch.peer.Unlock()
@@ -233,6 +235,22 @@ func (c *Consumer) Reserve() bool {
 	}
 }
 
+// Room implements queue.Receiver. The channel's limit is one for all its consumers, and its other queues may
+// use it up in the meantime.
+func (c *Consumer) Room() (n uint64, shared any) {
+	if !c.started.Load() || !c.ch.peer.Writable() {
+		return 0, nil
+	}
+	if c.NoAck {
+		return queue.Unlimited, nil
+	}
+	most := c.ch.conn.b.opt.tuning.maxUnacked
+	if limit := c.ch.limit.Load(); limit > 0 {
+		most = min(most, limit)
+	}
+	return uint64(max(0, most-c.ch.inflight.Load())), c.ch
+}
+
 // maxUnacked is how many deliveries of a channel may wait for their settlement, whatever its prefetch
 // says. Its consumers wait then, and a get is refused.
 const maxUnacked = 1 << 21
@@ -269,12 +287,13 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		return
 	}
 	redelivered := uint64(0)
+	unsent := false
 	d := &ch.out
 	d.Consumer = c
 	for i := range c.pending {
 		e := &c.pending[i]
 		ch.nextTag++
-		d.Tag, d.Redelivered, d.Count, d.Msg = ch.nextTag, e.Redelivered, q.count(e), e.Msg
+		d.Tag, d.Redelivered, d.Count, d.Msg, d.Unsent = ch.nextTag, e.Redelivered, q.count(e), e.Msg, false
 		if e.Redelivered {
 			redelivered++
 		}
@@ -282,12 +301,21 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		if q.replies && !c.Credited {
 			ch.nextTag-- // like RabbitMQ: over AMQP a reply takes no tag, it shows the next one
 		}
-		if !c.NoAck {
-			if e.Pos != 0 {
-				// It was read back for this delivery, and is again should it be requeued.
-				t.release(e)
+		holder := c
+		if c.NoAck {
+			if !d.Unsent {
+				continue
 			}
-			ch.unacked.push(ch.nextTag, q, c, e)
+			holder, unsent = nil, true
+			q.sm.Keep(e)
+		}
+		if e.Pos != 0 {
+			// It was read back for this delivery, and is again should it be requeued.
+			t.release(e)
+		}
+		ch.unacked.push(ch.nextTag, q, holder, e)
+		if c.NoAck {
+			*e = queue.Entry{}
 		}
 	}
 	d.Msg = nil
@@ -299,8 +327,13 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 	q.stats.delivered(c.NoAck, uint64(len(c.pending)), redelivered)
 	if c.NoAck {
 		for i := range c.pending {
-			q.settle(t, &c.pending[i])
+			if c.pending[i].Seq != 0 { // else it is unsent
+				q.settle(t, &c.pending[i])
+			}
 		}
+	}
+	if unsent && q.durable {
+		q.stray(ch)
 	}
 }
 
@@ -329,7 +362,7 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 		return false, refuse(NotFound, "no %s", queueName(name, c.vhost.name))
 	}
 	q.used.Store(t.now)
-	entry, ok := q.sm.Get(t.now, math.MaxUint64, &t.fx)
+	entry, ok := q.sm.Get(t.now, &t.fx)
 	q.apply(t)
 	if !ok {
 		q.stats.GetEmpty++
@@ -354,10 +387,11 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	ch.peer.Lock()
 	ch.nextTag++
 	d := &ch.out
-	d.Tag, d.Consumer, d.Redelivered, d.Count, d.Msg = ch.nextTag, nil, entry.Redelivered, q.count(&entry), entry.Msg
+	d.Tag, d.Consumer, d.Redelivered, d.Count, d.Msg, d.Unsent = ch.nextTag, nil, entry.Redelivered, q.count(&entry), entry.Msg, false
 	strays := false
 	send(d, q.sm.Len())
 	d.Msg = nil
+	noAck = noAck && !d.Unsent
 	if !noAck {
 		ch.unacked.push(ch.nextTag, q, nil, &entry)
 		strays = true
@@ -379,7 +413,7 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 
 // count is Delivery.Count.
 func (q *Queue) count(e *queue.Entry) int64 {
-	if e.Deliveries == 0 || q.own.Type != policy.Quorum {
+	if e.Deliveries == 0 || q.own.Type != policy.Quorum && q.settings.Load().Config.DeliveryLimit == queue.None {
 		return 0
 	}
 	return int64(e.Deliveries)

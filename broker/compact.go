@@ -25,6 +25,7 @@ type moving struct {
 
 type movedRecord struct {
 	pos     journal.Position
+	due     int64
 	targets []journal.Target
 	payload []byte
 }
@@ -57,8 +58,8 @@ func (u *upkeep) move(number uint64) bool {
 	b := u.b
 	for from := int64(0); ; {
 		var found []movedRecord
-		next, err := b.journal.Records(number, from, func(pos journal.Position, targets []journal.Target) bool {
-			found = append(found, movedRecord{pos: pos, targets: slices.Clone(targets)})
+		next, err := b.journal.Records(number, from, func(pos journal.Position, targets []journal.Target, payload []byte) bool {
+			found = append(found, movedRecord{pos: pos, due: dueOf(payload), targets: slices.Clone(targets)})
 			return len(found) < lookRecords
 		})
 		// Most are dead: what is not is read and looked at again.
@@ -110,7 +111,7 @@ func (b *Broker) moving(records []movedRecord) *moving {
 				m.queues[t.Queue] = mq
 				m.order = append(m.order, mq)
 			}
-			mq.moves = append(mq.moves, queue.Move{Seq: t.Seq, From: r.pos})
+			mq.moves = append(mq.moves, queue.Move{Seq: t.Seq, From: r.pos, Due: r.due})
 		}
 	}
 	for _, mq := range m.order {

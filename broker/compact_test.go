@@ -24,7 +24,7 @@ func smallBroker(t *testing.T, fs vfs.FS, start Snapshot) *Broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser("guest", "guest"); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/firemq/firemq/journal"
@@ -19,6 +20,7 @@ type completer struct {
 	queues   []*Queue          // guarded by mu; a queue is in it once (Queue.waiting)
 	channels []*Channel        // guarded by mu; likewise (Channel.awaiting)
 	paused   []Peer            // guarded by mu
+	settling []settled         // guarded by mu
 	passing  bool              // a pass goes on; guarded by mu
 	idlers   []chan<- struct{} // wait until no channel waits; guarded by mu
 
@@ -26,6 +28,12 @@ type completer struct {
 	turn        turn
 	oldQueues   []*Queue
 	oldChannels []*Channel
+}
+
+// settled is somebody who waits until the journal has committed pos.
+type settled struct {
+	pos  journal.Position
+	done chan<- struct{}
 }
 
 func newCompleter(b *Broker) *completer {
@@ -145,6 +153,15 @@ func (c *completer) pass() {
 	c.mu.Unlock()
 
 	committed := c.b.committed()
+	c.mu.Lock()
+	c.settling = slices.DeleteFunc(c.settling, func(s settled) bool {
+		if s.pos >= committed {
+			return false
+		}
+		close(s.done)
+		return true
+	})
+	c.mu.Unlock()
 	for i, q := range queues {
 		q.mu.Lock()
 		q.waiting = false
@@ -156,13 +173,16 @@ func (c *completer) pass() {
 	}
 	for i, ch := range channels {
 		ch.peer.Lock()
-		ch.awaiting = false
-		if !ch.gone && ch.answer(committed) {
-			ch.awaiting = true
+		again, answered := false, false
+		if !ch.gone {
+			again, answered = ch.answer(committed)
 		}
-		again := ch.awaiting
+		ch.awaiting = again
 		if ch.peer.Unlock() {
 			t.touch(ch.peer)
+		}
+		if answered {
+			ch.peer.Answered()
 		}
 		if again {
 			c.mu.Lock()
@@ -185,6 +205,22 @@ func (c *completer) pass() {
 		c.idlers = nil
 	}
 	c.mu.Unlock()
+}
+
+// await gives a chan that is closed when the journal has committed pos; it never is when the journal
+// fails before. Any goroutine.
+func (c *completer) await(pos journal.Position) <-chan struct{} {
+	done := make(chan struct{})
+	seen := c.b.committed()
+	if pos < seen {
+		close(done)
+		return done
+	}
+	c.mu.Lock()
+	c.settling = append(c.settling, settled{pos, done})
+	c.mu.Unlock()
+	c.recheck(seen)
+	return done
 }
 
 // idle gives a chan that is closed as soon as no channel waits for a confirm. Any goroutine.

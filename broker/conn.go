@@ -2,10 +2,13 @@ package broker
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
+	"github.com/firemq/firemq/route"
 )
 
 // User is a login that passed.
@@ -52,8 +55,13 @@ type Conn struct {
 	active   []*Channel // have collected publishes or settlements
 	quiet    bool
 	closed   bool
-	held     int64 // its part of Broker.unfinished
-	share    int64 // bytes published while the journal was behind
+	// changed is the journal position of what the verbs changed whose answers were not given yet to
+	// Channel.Answer, 0 for nothing.
+	changed journal.Position
+
+	kept  atomic.Int64 // answers that wait on its channels
+	held  int64        // its part of Broker.unfinished
+	share int64        // bytes published while the journal was behind
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable
@@ -259,7 +267,7 @@ func (c *Conn) allowTopic(r auth.Right, x *Exchange, key []byte) *Error {
 	if c.all {
 		return nil
 	}
-	if a := c.rights(); x.Type != "topic" || a != nil && a.TopicAllowed(r, []byte(x.Name), key) {
+	if a := c.rights(); x.kind != route.Topic || a != nil && a.TopicAllowed(r, []byte(x.Name), key) {
 		return nil
 	}
 	return refuse(AccessRefused, "%s access to topic '%s' in %s refused for user '%s'",

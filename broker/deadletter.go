@@ -47,7 +47,7 @@ func (t *turn) burySome(stack []deadItem, limit int) []deadItem {
 		if d.Entry.Seq != 0 {
 			d.q.limbo--
 		}
-		d.q.pass(t, d.Entry)
+		d.q.settle(t, &d.Entry)
 		d.q.mu.Unlock()
 		if len(t.dead) > 0 {
 			stack = append(stack, t.pile()...)
@@ -106,7 +106,7 @@ func (t *turn) deadLetter(d *deadItem, s *policy.Settings) {
 	if v == nil {
 		return
 	}
-	queues, _ := b.routes.RouteKeys(nil, v.name, exchange, keys, func() table.Table { return p.Headers })
+	queues, _ := b.routes.RouteKeys(nil, v.name, exchange, keys, decoded{&p})
 	kept := queues[:0]
 	for _, to := range queues {
 		if d.Reason == queue.Rejected || !cycle(deaths.List, to.name) {
@@ -118,11 +118,17 @@ func (t *turn) deadLetter(d *deadItem, s *policy.Settings) {
 	}
 	props := b.codecs[m.Encoding].Append(nil, &p)
 	a := m.Attributes
-	a.HasHeaders, a.Expiration = true, -1
+	a.HasHeaders, a.Expiration, a.Delay = true, -1, 0
 	out := message.NewBlind(a, []byte(exchange), keys[0], blind, props, len(m.Body()))
 	copy(out.Body(), m.Body())
-	b.enqueue(t, []publish{{msg: out, queues: kept}})
+	b.enqueue(t, []publish{{msg: out, queues: kept, dead: true}})
 }
+
+// decoded is a message whose properties are, as route.Message.
+type decoded struct{ p *table.Properties }
+
+func (d decoded) Headers() table.Table         { return d.p.Headers }
+func (d decoded) Properties() table.Properties { return *d.p }
 
 // death is one dying of a message.
 type death struct {

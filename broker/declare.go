@@ -8,6 +8,7 @@ import (
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 	"github.com/firemq/firemq/route"
 )
 
@@ -21,17 +22,19 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 	if d.Passive {
 		b.topo.RLock()
 		defer b.topo.RUnlock()
-		if v.exchanges[d.Name] == nil {
+		x := v.exchanges[d.Name]
+		if x == nil {
 			return refuse(NotFound, "no %s", exchangeName(d.Name, v.name))
 		}
+		c.promise(x.noted)
 		return nil
 	}
 	if e := c.allowExchange(rightConfigure, d.Name); e != nil {
 		return e
 	}
-	kind, ok := route.ParseKind(d.Type)
-	if !ok {
-		return refuse(PreconditionFailed, "unknown exchange type '%s'", d.Type)
+	kind, fault := ExchangeKind(d.Type, d.Args)
+	if !IsExchangeType(d.Type) {
+		return fault
 	}
 	alternate, bad := policy.AlternateExchange(d.Args, exchangeName(d.Name, v.name))
 	if bad != nil {
@@ -44,6 +47,7 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 		return refuse(NotAllowed, "vhost %s not found", v.name)
 	}
 	if x := v.exchanges[d.Name]; x != nil {
+		c.promise(x.noted)
 		return x.equivalent(d, v.name)
 	}
 	if strings.HasPrefix(d.Name, "amq.") {
@@ -57,11 +61,15 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 			return e
 		}
 	}
+	if fault != nil {
+		return fault // of an argument: no matter for an exchange that exists
+	}
 	x := &Exchange{Name: d.Name, Type: d.Type, Durable: d.Durable, AutoDelete: d.AutoDelete, Internal: d.Internal, Args: d.Args, alternate: alternate}
 	b.addExchange(v, x, kind)
 	if x.Durable {
-		b.note(&change{Op: opDeclareExchange, VHost: v.name, Exchange: x})
+		x.noted = b.note(&change{Op: opDeclareExchange, VHost: v.name, Exchange: x})
 	}
+	c.promise(x.noted)
 	return nil
 }
 
@@ -91,9 +99,9 @@ func (x *Exchange) equivalent(d *ExchangeDeclare, vhost string) *Error {
 
 // addExchange makes x exist. topo locked.
 func (b *Broker) addExchange(v *VHost, x *Exchange, kind route.Kind) {
-	x.stats = new(ExchangeStats)
+	x.kind, x.stats = kind, new(ExchangeStats)
 	v.exchanges[x.Name] = x
-	b.routes.AddExchange(v.name, x.Name, kind)
+	b.routes.AddExchange(v.name, x.Name, kind, x.Args)
 	b.applyToExchange(v, x)
 }
 
@@ -115,12 +123,16 @@ func (c *Conn) DeleteExchange(name string, ifUnused bool) *Error {
 	defer b.topo.Unlock()
 	x := v.exchanges[name]
 	if x == nil {
+		c.promise(b.topoPos)
 		return nil
 	}
 	if ifUnused && b.routes.Sources(v.name, name) > 0 {
 		return refuse(PreconditionFailed, "%s in use", exchangeName(name, v.name))
 	}
 	b.removeExchange(v, x)
+	if x.Durable {
+		c.promise(b.topoPos)
+	}
 	return nil
 }
 
@@ -158,6 +170,7 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 		if e != nil {
 			return QueueStatus{}, e
 		}
+		c.promise(q.noted)
 		return q.status(c.begin()), nil
 	}
 	name := d.Name
@@ -224,9 +237,10 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 	}
 	b.addQueue(v, q)
 	if q.durable {
-		b.note(&change{Op: opDeclareQueue, VHost: v.name, Queue: q.definition()})
+		q.noted = b.note(&change{Op: opDeclareQueue, VHost: v.name, Queue: q.definition()})
 	}
 	b.topo.Unlock()
+	c.promise(q.noted)
 	if d.Exclusive {
 		c.mu.Lock()
 		c.exclusive[q] = struct{}{}
@@ -255,8 +269,25 @@ func (c *Conn) redeclare(q *Queue, d *QueueDeclare) (QueueStatus, *Error) {
 	if text, ok := policy.Equivalent(q.args, d.Args, queueName(q.name, q.vhost)); !ok {
 		return QueueStatus{}, refuse(PreconditionFailed, "%s", text)
 	}
+	c.promise(q.noted)
 	c.b.counters.QueuesDeclared.Add(1)
 	return q.status(c.begin()), nil
+}
+
+// promise notes that the answer to a verb waits until the journal has committed pos. What the broker
+// started with is safe, also when the journal was lost and ends before it.
+func (c *Conn) promise(pos journal.Position) {
+	if pos > c.b.opt.Start.Position {
+		c.changed = max(c.changed, pos)
+	}
+}
+
+// promiseAll is promise for all that is noted so far: the answer says that something does not exist,
+// or exists already, and who made it so may still wait. No lock is held.
+func (c *Conn) promiseAll() {
+	c.b.topo.RLock()
+	defer c.b.topo.RUnlock()
+	c.promise(c.b.topoPos)
 }
 
 // addQueue makes q exist. topo locked.
@@ -264,6 +295,7 @@ func (b *Broker) addQueue(v *VHost, q *Queue) {
 	s := v.policies.settle(q)
 	q.settings.Store(s)
 	q.sm = queue.New(s.Config)
+	q.rewindow(s.Dedup, b.opt.Now())
 	q.members = make(map[*Consumer]struct{})
 	q.used.Store(b.opt.Now())
 	v.queues[q.name] = q
@@ -284,7 +316,7 @@ func (q *Queue) status(t *turn) QueueStatus {
 	return QueueStatus{Name: q.name, Messages: q.sm.Len(), Consumers: len(q.members)}
 }
 
-// DeleteQueue deletes a queue and gives the number of ready messages that went with it; a missing
+// DeleteQueue deletes a queue and gives the number of ready and delayed messages that went with it; a missing
 // queue is no error. Errors: AccessRefused, ResourceLocked, PreconditionFailed (in use, not empty).
 func (c *Conn) DeleteQueue(name string, ifUnused, ifEmpty bool) (int, *Error) {
 	if e := c.allowQueue(rightConfigure, name); e != nil {
@@ -294,13 +326,17 @@ func (c *Conn) DeleteQueue(name string, ifUnused, ifEmpty bool) (int, *Error) {
 	q, e := c.queue(name)
 	if e != nil {
 		if e.Kind == NotFound {
+			c.promiseAll()
 			return 0, nil
 		}
 		return 0, e
 	}
+	if q.durable {
+		defer c.promiseAll()
+	}
 	return c.b.deleteQueueIf(q, c.begin(), func() *Error {
 		switch {
-		case ifEmpty && q.sm.Len() > 0:
+		case ifEmpty && q.sm.Len()+q.sm.Delayed() > 0:
 			return refuse(PreconditionFailed, "%s not empty", queueName(name, c.vhost.name))
 		case ifUnused && len(q.members) > 0:
 			return refuse(PreconditionFailed, "%s in use", queueName(name, c.vhost.name))
@@ -336,10 +372,10 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 		return 0, e
 	}
 	q.deleted = true
-	ready := q.sm.Len()
 	left := q.sm.Close()
 	q.page(t)
 	q.adopt(t)
+	n := left.Len()
 	members := make([]*Consumer, 0, len(q.members))
 	for c := range q.members {
 		members = append(members, c)
@@ -371,7 +407,7 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 		c.cancelled(t, gone)
 	}
 	b.counters.QueuesDeleted.Add(1)
-	return ready, nil
+	return n, nil
 }
 
 // abandon lets go of an entry of a deleted queue: the deletion's record speaks for it.
@@ -386,7 +422,7 @@ func (b *Broker) abandon(e *queue.Entry) {
 	}
 }
 
-// PurgeQueue drops the ready messages of a queue and gives their number. Errors: NotFound,
+// PurgeQueue drops the ready and delayed messages of a queue and gives their number. Errors: NotFound,
 // ResourceLocked, AccessRefused.
 func (c *Conn) PurgeQueue(name string) (int, *Error) {
 	if e := c.allowQueue(rightRead, name); e != nil {
@@ -474,9 +510,11 @@ func (c *Conn) bind(r route.Binding, add bool) *Error {
 	if !add {
 		if b.routes.Unbind(r) {
 			if b.durableBinding(v, &r) {
-				b.note(&change{Op: opUnbind, VHost: v.name, Binding: &r})
+				c.promise(b.note(&change{Op: opUnbind, VHost: v.name, Binding: &r}))
 			}
 			b.sweep(v, []route.Binding{r})
+		} else {
+			c.promise(b.topoPos)
 		}
 		return nil
 	}
@@ -484,8 +522,11 @@ func (c *Conn) bind(r route.Binding, add bool) *Error {
 	if err != nil {
 		return refuse(PreconditionFailed, "%s", err)
 	}
-	if added && b.durableBinding(v, &r) {
-		b.note(&change{Op: opBind, VHost: v.name, Binding: &r})
+	if b.durableBinding(v, &r) {
+		if added {
+			b.note(&change{Op: opBind, VHost: v.name, Binding: &r})
+		}
+		c.promise(b.topoPos)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func diskBroker(t testing.TB, fs vfs.FS, start Snapshot) (*Broker, Recovery) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser("guest", "guest"); err != nil {
 			t.Fatal(err)
 		}
@@ -307,5 +308,59 @@ func TestSnapshotIsSavedAfterTheJournalWasLost(t *testing.T) {
 	c.Close()
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestGetDoesNotWaitForAnother: a confirmed message can be got although one of another connection, whose
+// record is not even appended, lies before it.
+func TestGetDoesNotWaitForAnother(t *testing.T) {
+	fs := vfs.NewMem()
+	fs.MakeDir(testDir)
+	b, _ := diskBroker(t, fs, Snapshot{})
+	slow, c := connect(t, b), connect(t, b)
+	c.declare(QueueDeclare{Name: "q", Durable: true})
+	c.ok(c.ch.Confirms())
+	b.journal.Lock()
+	unlock := sync.OnceFunc(b.journal.Unlock)
+	t.Cleanup(unlock)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		slow.publish("", "q", "persistent")
+		slow.EndTurn()
+	}()
+	until(t, "the publish", func() bool { s, _ := c.DeclareQueue(&QueueDeclare{Name: "q", Passive: true}); return s.Messages == 1 })
+	m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1}, nil, []byte("q"), nil, 1)
+	copy(m.Body(), "t")
+	c.ok(c.ch.Publish(&Publish{Msg: m, Seq: 1}))
+	c.ch.flush()
+	eq(t, "confirms", c.sink.events, []string{"ack 1 false"})
+	var got []string
+	take := func() bool {
+		ok, e := c.ch.Get("q", len(got) > 0, func(d *Delivery, _ int) { got = append(got, string(d.Msg.Body())) })
+		c.ok(e)
+		return ok
+	}
+	for take() {
+	}
+	c.ok(c.ch.Ack(1, false))
+	c.ok(c.ch.Settle())
+	unlock()
+	<-done
+	eq(t, "messages", got, []string{"persistent", "t"})
+	c.end()
+	until(t, "the settlement", func() bool {
+		q := b.vhosts["/"].queues["q"]
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return len(q.orphans) == 0 && q.persistent == 0
+	})
+	slow.Close()
+	c.Close()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, rec := diskBroker(t, fs, Snapshot{}); rec.Messages != 0 {
+		t.Fatalf("%d messages came back after they were acked", rec.Messages)
 	}
 }

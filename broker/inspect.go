@@ -43,7 +43,7 @@ func Inspect(o Options) (Inspection, error) {
 	}
 	for _, q := range r.queues {
 		r.install(q)
-		in.Queues = append(in.Queues, InspectedQueue{q.q.vhost, q.q.name, q.q.sm.Len(), q.q.sm.Bytes()})
+		in.Queues = append(in.Queues, InspectedQueue{q.q.vhost, q.q.name, q.q.sm.Len() + q.q.sm.Delayed(), q.q.sm.Bytes() + q.q.sm.DelayedBytes()})
 	}
 	slices.SortFunc(in.Queues, func(a, b InspectedQueue) int {
 		return cmp.Or(cmp.Compare(a.VHost, b.VHost), cmp.Compare(a.Name, b.Name))

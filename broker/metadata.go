@@ -9,7 +9,7 @@ import (
 	"github.com/firemq/firemq/frames/table"
 )
 
-// VHostMeta is what operators note about a vhost. Like users it is saved soon after a change, not journaled.
+// VHostMeta is what operators note about a vhost.
 type VHostMeta struct {
 	Description      string   `json:"description,omitempty"`
 	Tags             []string `json:"tags,omitempty"`
@@ -35,14 +35,13 @@ func (b *Broker) VHostMeta(vhost string) VHostMeta {
 // SetVHostMeta replaces what is noted about a vhost. Error: NotFound.
 func (b *Broker) SetVHostMeta(vhost string, m VHostMeta) *Error {
 	b.topo.Lock()
+	defer b.topo.Unlock()
 	v := b.vhosts[vhost]
 	if v == nil {
-		b.topo.Unlock()
 		return refuse(NotFound, "vhost %s not found", vhost)
 	}
 	v.meta = m
-	b.topo.Unlock()
-	b.opt.OnChange()
+	b.note(&change{Op: opVHostMeta, VHost: vhost, Meta: &m})
 	return nil
 }
 
@@ -61,7 +60,7 @@ func (c *Conn) withDefaultType(d *QueueDeclare) table.Table {
 	return append(slices.Clip(d.Args), table.Field{Name: "x-queue-type", Value: table.StringValue(kind)})
 }
 
-// Globals are the global parameters by name, each a JSON value. They are saved like VHostMeta.
+// Globals are the global parameters by name, each a JSON value.
 func (b *Broker) Globals() map[string]json.RawMessage {
 	b.topo.RLock()
 	defer b.topo.RUnlock()
@@ -71,21 +70,21 @@ func (b *Broker) Globals() map[string]json.RawMessage {
 // SetGlobal makes or replaces a global parameter.
 func (b *Broker) SetGlobal(name string, value json.RawMessage) (created bool) {
 	b.topo.Lock()
+	defer b.topo.Unlock()
 	_, existed := b.globals[name]
 	b.globals[name] = value
-	b.topo.Unlock()
-	b.opt.OnChange()
+	b.note(&change{Op: opGlobal, Name: name, Value: value})
 	return !existed
 }
 
 // DeleteGlobal deletes a global parameter; false if there is none.
 func (b *Broker) DeleteGlobal(name string) bool {
 	b.topo.Lock()
+	defer b.topo.Unlock()
 	_, existed := b.globals[name]
-	delete(b.globals, name)
-	b.topo.Unlock()
 	if existed {
-		b.opt.OnChange()
+		delete(b.globals, name)
+		b.note(&change{Op: opGlobal, Name: name})
 	}
 	return existed
 }

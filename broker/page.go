@@ -53,6 +53,9 @@ func (q *Queue) requeue(t *turn, c *Consumer, e *queue.Entry) {
 			t.release(e)
 		}
 	}
+	if e.Journaled && !q.b.counted.Load() {
+		q.b.counted.Store(true)
+	}
 	q.sm.Requeue(c.state(), *e, t.now, &t.fx)
 }
 

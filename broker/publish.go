@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/firemq/firemq/broker/auth"
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
@@ -26,6 +27,7 @@ type publish struct {
 	queues    []*Queue // immutable, shared by messages of one route
 	seq       uint64
 	mandatory bool
+	dead      bool // a dead letter: never a repetition, wherever it has been
 }
 
 // Publish routes one message and collects it for its queues; Exchange and key are the
@@ -59,7 +61,7 @@ func (ch *Channel) Publish(p *Publish) *Error {
 		}
 		r.Tag = epoch
 	}
-	if r.NeedsHeaders || len(p.Keys) > 0 {
+	if r.NeedsMessage || len(p.Keys) > 0 {
 		pub.queues = ch.match(m, p.Keys)
 	} else {
 		pub.queues = r.Queues
@@ -113,41 +115,49 @@ func (ch *Channel) mayPublish(p *Publish) *Error {
 	return nil
 }
 
-// matched is where a channel keeps the routes that no cache can: of messages whose headers decide, or
-// that have several keys. Owned by the connection's reader.
+// matched is where a channel keeps the routes that no cache can: of messages whose headers or properties
+// decide, or that have several keys. Owned by the connection's reader.
 type matched struct {
-	queues  []*Queue // of the messages collected, one route behind the other
-	keys    [][]byte
-	headers table.Table
-	msg     *message.Message   // whose headers are asked for
-	read    func() table.Table // reads them; made once
+	queues []*Queue // of the messages collected, one route behind the other
+	keys   [][]byte
+	msg    content // that is routed
+}
+
+// content is a message as route.Message.
+type content struct {
+	b       *Broker
+	m       *message.Message
+	headers table.Table // scratch
+}
+
+func (c *content) Headers() table.Table {
+	if c.m.HasHeaders {
+		c.headers = c.b.codecs[c.m.Encoding].Headers(c.headers[:0], c.m.Props())
+	}
+	return c.headers
+}
+
+func (c *content) Properties() table.Properties {
+	return c.b.codecs[c.m.Encoding].Properties(c.m.Props())
 }
 
 // matchedKept is how many queues and keys a channel keeps room for between batches, and how many
 // queues the routes of a batch may have together before it is carried out.
 const matchedKept = 1 << 14
 
-// match finds the queues of a message by its headers, or by several keys. The result is valid until
+// match finds the queues of a message by more than its key. The result is valid until
 // the batch is carried out. Neighbours with the same queues share them, so that they are one run.
 func (ch *Channel) match(m *message.Message, more [][]byte) []*Queue {
 	x := &ch.matched
-	if x.read == nil {
-		x.read = func() table.Table {
-			if x.msg.HasHeaders {
-				x.headers = ch.conn.b.codecs[x.msg.Encoding].Headers(x.headers[:0], x.msg.Props())
-			}
-			return x.headers
-		}
-	}
 	if len(x.queues) > matchedKept {
 		ch.flush()
 	}
 	at := len(x.queues)
-	x.msg, x.keys = m, append(append(x.keys[:0], m.Key()), more...)
-	x.queues, _ = ch.routes.RouteKeys(x.queues, m.Exchange(), x.keys, x.read)
+	x.msg.b, x.msg.m, x.keys = ch.conn.b, m, append(append(x.keys[:0], m.Key()), more...)
+	x.queues, _ = ch.routes.RouteKeys(x.queues, m.Exchange(), x.keys, &x.msg)
 	clear(x.keys)
-	clear(x.headers)
-	x.msg, x.headers = nil, kept(x.headers)
+	clear(x.msg.headers)
+	x.msg.m, x.msg.headers = nil, kept(x.msg.headers)
 	found := x.queues[at:len(x.queues):len(x.queues)]
 	if ch.tx != nil {
 		x.queues = x.queues[:at]
@@ -246,23 +256,45 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	t.refused = grow(t.refused, len(pubs))
 	clear(t.counts)
 	clear(t.refused)
+	t.spans, t.original = t.spans[:0], 0
 	journaled := 0
 	for _, q := range queues {
+		var keys []dedup.Key
+		if cfg := &q.settings.Load().Dedup; cfg.On {
+			keys = b.keysOf(t, pubs, cfg.By)
+		}
 		q.mu.Lock()
 		if q.deleted {
 			q.mu.Unlock()
 			continue
 		}
 		transient := false
+		first := q.sm.NextSeq()
 		for i := range pubs {
 			m := pubs[i].msg
+			keyed := keys != nil && keys[i] != dedup.Key{} && q.window != nil
+			if keyed && !pubs[i].dead {
+				if repeated, v := q.repeats(t, keys[i], first); repeated {
+					if v != taken {
+						t.refused[i] = refusal{q, v}
+					}
+					continue
+				}
+			}
 			m.Retain(1)
 			durable := q.journaled() && m.Persistent
 			e, ok := q.sm.Publish(m, durable, t.now, &t.fx)
 			if !ok {
-				t.refused[i] = q
+				t.refused[i] = refusal{q, full}
 				m.Release()
 				continue
+			}
+			if keyed {
+				o := dedup.Original{Seq: e.Seq}
+				if !durable {
+					o.Pos = dedup.Never
+				}
+				q.window.Add(keys[i], o, t.now)
 			}
 			q.stats.Publish++
 			if !durable {
@@ -275,6 +307,9 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 			t.counts[i]++
 			journaled++
 		}
+		if keys != nil && q.journaled() && q.sm.NextSeq() > first {
+			t.spans = append(t.spans, ownSpan{q, first, q.sm.NextSeq() - 1})
+		}
 		q.apply(t)
 		if transient {
 			q.dispatch(t)
@@ -286,6 +321,7 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	case journaled == 0:
 	case t.batch != nil:
 		t.batch.publish(pubs, queues, t)
+		t.batch.spans = append(t.batch.spans, t.spans...)
 	default:
 		j := b.journal
 		j.Lock()
@@ -294,17 +330,23 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 				continue
 			}
 			m := pubs[i].msg
-			var head [headSize]byte
-			encodeHead(&head, m)
-			last = j.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), head[:], m.Bytes())
+			var head [headMax]byte
+			last = j.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), encodeHead(&head, m, t.now), m.Bytes())
 			m.SetPosition(last)
 		}
 		j.Unlock()
+		placed(t.spans, last)
 		for _, q := range queues {
 			if q.journaled() {
 				b.done.register(t, q, last)
 			}
 		}
+	}
+	if t.original > last {
+		last = t.original
+	}
+	if t.batch != nil {
+		t.batch.original = max(t.batch.original, t.original)
 	}
 	for i := range pubs {
 		pubs[i].msg.Release()
@@ -318,9 +360,12 @@ func (ch *Channel) promise(t *turn, pubs []publish, pos journal.Position) {
 	for i := range pubs {
 		switch {
 		case pubs[i].seq == 0:
-		case t.refused[i] != nil:
-			q := t.refused[i]
+		case t.refused[i].why == full:
+			q := t.refused[i].q
 			ch.pledge(pledge{to: pubs[i].seq, err: refuse(ResourceError, "%s is full", queueName(q.name, q.vhost))})
+		case t.refused[i].why == early:
+			q := t.refused[i].q
+			ch.pledge(pledge{to: pubs[i].seq, err: refuse(ResourceError, "the message is on its way to %s already", queueName(q.name, q.vhost))})
 		default:
 			ch.pledge(pledge{to: pubs[i].seq, pos: pos})
 		}
@@ -337,7 +382,9 @@ func (ch *Channel) unroutable(t *turn, pubs []publish) {
 		if p.mandatory {
 			returned++
 			// The confirms of earlier publishes may follow; only this message's own must.
-			ch.sink.Return(p.seq, p.msg)
+			m := ch.conn.b.undelayed(p.msg)
+			ch.sink.Return(p.seq, m)
+			m.Release()
 		} else {
 			dropped++
 		}

@@ -4,9 +4,11 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 )
 
 // dispatchBatch is how many messages are handed out before the outboxes' marks are looked at
@@ -26,15 +28,16 @@ type Queue struct {
 	autoDelete bool
 	replies    bool // stands behind a direct reply-to token: unlisted
 	args       table.Table
-	own        policy.Settings // of its arguments
-	owner      *Conn           // of an exclusive queue
+	own        policy.Settings  // of its arguments
+	owner      *Conn            // of an exclusive queue
+	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
 	mu      sync.Mutex
 	sm      *queue.Queue // guarded by mu
 	deleted bool         // guarded by mu
 	waiting bool         // the completer will dispatch it after a commit; guarded by mu
-	// orphans left the queue before their publish was in the journal: purged or dropped by a limit in
-	// the very moment of publishing. They are settled once the publish is; guarded by mu.
+	// orphans left the queue before their publish was in the journal: purged, dropped by a limit or settled
+	// after a get in the very moment of publishing. They are settled once the publish is; guarded by mu.
 	orphans []queue.Entry
 	members map[*Consumer]struct{} // consumers; guarded by mu
 	stats   MessageStats           // guarded by mu
@@ -44,6 +47,8 @@ type Queue struct {
 	// limbo is how many messages have left it for a dead-letter exchange and are not settled yet;
 	// guarded by mu.
 	limbo int
+	// window knows repetitions; nil for a queue that does not de-duplicate. Guarded by mu.
+	window *dedup.Window
 	// strays are the channels that may hold unacked messages without a consumer; guarded by mu, as
 	// is the number at which those without any are looked for.
 	strays     map[*Channel]struct{}
@@ -58,22 +63,20 @@ type Queue struct {
 	used atomic.Int64 // Unix ms of the last declare, get or consumer (x-expires)
 }
 
-// pass records the end of an entry that left the queue for good by the queue's own decision. Lock held.
-func (q *Queue) pass(t *turn, e queue.Entry) {
-	if e.Journaled && e.Msg != nil && e.Msg.Position() == 0 {
-		q.orphans = append(q.orphans, e)
-		return
-	}
-	q.settle(t, &e)
-}
-
-// settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. Lock held.
+// settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. One whose publish is
+// not in the journal yet has to wait for that. Lock held.
 func (q *Queue) settle(t *turn, e *queue.Entry) {
-	if q.deleted {
-		q.b.abandon(e)
-		return
+	if q.window != nil {
+		q.window.Forget(e.Seq)
 	}
-	t.settle(q, e)
+	switch {
+	case e.Journaled && e.Msg != nil && e.Msg.Position() == 0:
+		q.orphans = append(q.orphans, *e)
+	case q.deleted:
+		q.b.abandon(e)
+	default:
+		t.settle(q, e)
+	}
 }
 
 // journaled: persistent messages of this queue go to the journal.
@@ -84,7 +87,7 @@ func (q *Queue) dispatch(t *turn) {
 	if len(q.orphans) > 0 {
 		q.adopt(t)
 	}
-	if q.sm.Len() == 0 {
+	if q.sm.Len()+q.sm.Delayed() == 0 {
 		if q.resident != 0 {
 			q.page(t)
 		}
@@ -180,7 +183,7 @@ func (q *Queue) deliver(t *turn) {
 					q.sm.Ack(d.Consumer, &d.Entry)
 				}
 				c.ch.unreserve(c)
-				t.settle(q, &d.Entry)
+				q.settle(t, &d.Entry)
 				continue
 			}
 			d.Entry.Msg = m

@@ -15,11 +15,17 @@ type rebuilt struct {
 	q       *Queue
 	streams []*stream
 	maxSeq  uint64
+	delayed bool // some of them have a due time
+	// unsorted are those that a checkpoint has in order of due time, until there are many or all.
+	unsorted []queue.Entry
+	keys     remembered
 }
 
 const (
 	// openEntries is the size of a block.
 	openEntries = queue.BlockEntries
+	// maxUnsorted is how many entries are sorted at a time: 14 MiB.
+	maxUnsorted = 1 << 18
 	// maxStreams bounds the streams; when more are needed, all are sorted into one.
 	maxStreams = 300
 )
@@ -120,6 +126,7 @@ func (r *recovery) add(q *rebuilt, e queue.Entry, moved bool) bool {
 		}
 	}
 	q.maxSeq = max(q.maxSeq, e.Seq)
+	q.delayed = q.delayed || e.Due != 0
 	if q.q.settings.Load().Config.MaxPriority == queue.None {
 		e.Priority = 0
 	}
@@ -147,6 +154,23 @@ func (q *rebuilt) stream(seq uint64) *stream {
 	s := &stream{}
 	q.streams = append(q.streams, s)
 	return s
+}
+
+// sort makes a stream of what is unsorted.
+func (q *rebuilt) sort() {
+	if len(q.unsorted) == 0 {
+		return
+	}
+	slices.SortFunc(q.unsorted, func(a, b queue.Entry) int { return cmp.Compare(a.Seq, b.Seq) })
+	if len(q.streams) >= maxStreams {
+		q.merge()
+	}
+	s := &stream{}
+	for _, e := range q.unsorted {
+		s.push(e)
+	}
+	q.streams = append(q.streams, s)
+	q.unsorted = q.unsorted[:0]
 }
 
 // merge makes one stream of all.

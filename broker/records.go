@@ -5,18 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/journal"
 	"github.com/firemq/firemq/route"
 )
 
 // What the broker writes into journal records. Part of the disk format: see docs/storage.md.
 
-// headSize is the length of what precedes a message's bytes in a publish record:
+// What precedes a message's bytes in a publish record:
 //
 //	0      encoding        message.Encoding
-//	1      flags           1 persistent, 2 has headers
+//	1      flags           1 persistent, 2 has headers, 4 has a due time
 //	2      priority
 //	3      exchange length
 //	4      routing key length
@@ -24,16 +26,22 @@ import (
 //	8..11  properties length
 //	12..15 blind keys length
 //	16..23 time to live in ms as the publisher set it, -1 for none
+//	24..31 due time, Unix ms; only with its flag
 //
 // All little-endian; then exchange, routing key, blind keys, properties, body.
-const headSize = 24
+const (
+	headSize = 24 // without a due time
+	headMax  = headSize + 8
+)
 
 const (
 	flagPersistent = 1 << iota
 	flagHeaders
+	flagDue
 )
 
-func encodeHead(h *[headSize]byte, m *message.Message) {
+// encodeHead writes the head of a message that is published now into h and gives what it takes.
+func encodeHead(h *[headMax]byte, m *message.Message, now int64) []byte {
 	key, blind, props, body := m.Split()
 	var flags byte
 	if m.Persistent {
@@ -47,6 +55,20 @@ func encodeHead(h *[headSize]byte, m *message.Message) {
 	binary.LittleEndian.PutUint32(h[8:], uint32(body-props))
 	binary.LittleEndian.PutUint32(h[12:], uint32(props-blind))
 	binary.LittleEndian.PutUint64(h[16:], uint64(m.Expiration))
+	if m.Delay <= 0 {
+		return h[:headSize]
+	}
+	h[1] |= flagDue
+	binary.LittleEndian.PutUint64(h[headSize:], uint64(m.Due(now)))
+	return h[:]
+}
+
+// dueOf is the due time in a publish record's payload, 0 for none. A damaged one may give any.
+func dueOf(p []byte) int64 {
+	if len(p) < headMax || p[1]&flagDue == 0 {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint64(p[headSize:]))
 }
 
 // decodeMessage makes a message of a publish record's payload, which it copies.
@@ -66,6 +88,9 @@ func splitMessage(p []byte) (a message.Attributes, exchange, key, blind, props, 
 	}
 	x, k, n, bl := int(p[3]), int(p[4]), int(binary.LittleEndian.Uint32(p[8:])), int(binary.LittleEndian.Uint32(p[12:]))
 	rest := p[headSize:]
+	if p[1]&flagDue != 0 {
+		rest = rest[min(headMax-headSize, len(rest)):]
+	}
 	if len(rest) < x+k+bl+n {
 		return a, nil, nil, nil, nil, nil, fmt.Errorf("publish record of %d bytes is shorter than its parts", len(p))
 	}
@@ -95,6 +120,9 @@ const (
 	opVHostLimits     = "vhost.limits"
 	opPutPolicy       = "policy.put"
 	opDeletePolicy    = "policy.delete"
+	opUser            = "user" // all there is of a user now, or that it is gone
+	opVHostMeta       = "vhost.meta"
+	opGlobal          = "global"
 )
 
 // change is one topology record, written as JSON: rare, and readable with a hex dump.
@@ -107,9 +135,20 @@ type change struct {
 	Binding  *route.Binding `json:"binding,omitempty"`
 	Policy   *policyChange  `json:"policy,omitempty"`
 	Limits   Limits         `json:"limits,omitempty"`
+	User     *userChange    `json:"user,omitempty"`
+	Meta     *VHostMeta     `json:"meta,omitempty"`
+	// Value is that of a global parameter, none for a deleted one.
+	Value json.RawMessage `json:"value,omitempty"`
 	// Args are the arguments of whichever of the first three is set, or the definition of the policy, as
 	// an AMQP field table: JSON alone would lose their types.
 	Args []byte `json:"args,omitempty"`
+}
+
+// userChange is a user with its permissions.
+type userChange struct {
+	auth.User
+	Permissions []auth.Permission      `json:",omitempty"`
+	Topics      []auth.TopicPermission `json:",omitempty"`
 }
 
 // policyChange is a policy without its definition, or the name of a deleted one.
@@ -128,8 +167,10 @@ func describe(d PolicyDef) *policyChange {
 	return &policyChange{Name: d.Name, Operator: d.Operator, Pattern: d.Pattern, ApplyTo: d.ApplyTo, Priority: d.Priority, definition: d.Definition}
 }
 
-// note writes a durable topology change to the journal and has a snapshot saved. topo locked.
-func (b *Broker) note(c *change) {
+// note writes a durable topology change to the journal and has a snapshot saved. It gives the
+// record's position, 0 when everything is in memory: who made the change is answered when the journal
+// has committed that. topo locked.
+func (b *Broker) note(c *change) journal.Position {
 	if b.journal != nil {
 		p, err := c.encode()
 		if err != nil {
@@ -140,6 +181,7 @@ func (b *Broker) note(c *change) {
 		b.journal.Unlock()
 	}
 	b.opt.OnChange()
+	return b.topoPos
 }
 
 func (c *change) encode() ([]byte, error) {
@@ -189,6 +231,8 @@ func decodeChange(p []byte) (*change, error) {
 		}
 		c.Policy.made = p
 	case c.Op == opDeletePolicy && c.Policy != nil:
+	case c.Op == opVHostMeta && c.Meta == nil:
+		return nil, fmt.Errorf("topology record '%s' without its content", c.Op)
 	case c.Op == opPutPolicy, c.Op == opDeletePolicy:
 		return nil, fmt.Errorf("topology record '%s' without a policy", c.Op)
 	}

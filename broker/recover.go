@@ -25,6 +25,7 @@ type recovery struct {
 	scratch  []queue.Entry // of find
 	cached   *block        // whose entries are in cache, for settle
 	cache    []queue.Entry
+	turn     turn // scratch of remember
 }
 
 func (b *Broker) recover() (Recovery, error) {
@@ -44,6 +45,7 @@ func (b *Broker) recover() (Recovery, error) {
 		OnRoom:   b.done.signal,
 		OnStall:  b.opt.OnStall,
 		OnWaste:  b.upkeep.signal,
+		OnReplay: b.opt.OnReplay,
 		OnFatal:  b.opt.OnFatal,
 	}, r)
 	if err != nil {
@@ -57,6 +59,7 @@ func (b *Broker) recover() (Recovery, error) {
 	}
 	for _, q := range r.queues {
 		rec.Messages += r.install(q)
+		q.restoreKeys(b.opt.Now())
 	}
 	rec.Damaged, rec.Restored = r.damage, r.restored
 	for _, v := range b.vhosts {
@@ -123,9 +126,9 @@ func (r *recovery) exchange(vhost string, x *Exchange) error {
 	if v == nil {
 		return fmt.Errorf("exchange '%s' belongs to vhost '%s', which is not defined", x.Name, vhost)
 	}
-	kind, ok := route.ParseKind(x.Type)
-	if !ok {
-		return fmt.Errorf("exchange '%s' in vhost '%s' has the unknown type '%s'", x.Name, vhost, x.Type)
+	kind, bad := ExchangeKind(x.Type, x.Args)
+	if bad != nil {
+		return fmt.Errorf("exchange '%s' in vhost '%s': %s", x.Name, vhost, bad.Text)
 	}
 	if v.exchanges[x.Name] != nil {
 		return nil
@@ -195,6 +198,18 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 		return err
 	}
 	b := r.b
+	switch c.Op {
+	case opUser:
+		if err := b.userChanged(c.Name, c.User); err != nil {
+			return fmt.Errorf("topology record: user '%s': %w", c.Name, err)
+		}
+		return nil
+	case opGlobal:
+		if b.globals[c.Name] = c.Value; c.Value == nil {
+			delete(b.globals, c.Name)
+		}
+		return nil
+	}
 	v := b.vhosts[c.VHost]
 	if v == nil {
 		if c.Op == opAddVHost {
@@ -204,6 +219,8 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 	}
 	switch c.Op {
 	case opAddVHost:
+	case opVHostMeta:
+		v.meta = *c.Meta
 	case opDeleteVHost:
 		for _, q := range b.removeVHost(v) {
 			r.forget(q)
@@ -253,17 +270,20 @@ func (r *recovery) forget(q *Queue) {
 
 // Publish implements journal.Replay.
 func (r *recovery) Publish(pos journal.Position, targets []journal.Target, payload []byte, moved bool) (int64, error) {
-	a, _, _, _, _, body, err := splitMessage(payload)
+	a, _, _, _, props, body, err := splitMessage(payload)
 	if err != nil {
 		return 0, err
 	}
-	w := weight(uint32(len(body)))
+	w, due := weight(uint32(len(body))), dueOf(payload)
 	for _, t := range targets {
 		q := r.queues[t.Queue]
 		if q == nil || !r.add(q, queue.Entry{
-			Seq: t.Seq, Pos: pos, Expiry: t.Expiry, Size: uint32(len(body)), Priority: a.Priority, Redelivered: true, Journaled: true,
+			Seq: t.Seq, Pos: pos, Expiry: t.Expiry, Due: due, Size: uint32(len(body)), Priority: a.Priority, Redelivered: true, Journaled: true,
 		}, moved) {
 			r.j.Free(pos, 1, w)
+		}
+		if q != nil {
+			r.remember(q, t.Seq, a, props, moved)
 		}
 	}
 	return w, nil
@@ -273,6 +293,7 @@ func (r *recovery) Publish(pos journal.Position, targets []journal.Target, paylo
 func (r *recovery) Settle(id, from, to uint64) error {
 	if q := r.queues[id]; q != nil {
 		r.settle(q, from, to)
+		q.settled(from, to)
 	}
 	return nil
 }
@@ -286,13 +307,14 @@ func (r *recovery) install(q *rebuilt) int {
 	restore := func(e queue.Entry) {
 		if r.restored && !r.j.Holds(e.Pos) {
 			lost++
+			delete(q.keys, e.Seq)
 			return
 		}
 		e.Redelivered = true
 		q.q.sm.Restore(e)
 		n++
 	}
-	if len(q.streams) == 1 {
+	if len(q.streams) == 1 && !q.delayed {
 		// The usual queue: whole blocks go in as they are, but for the last one.
 		blocks := slices.DeleteFunc(q.streams[0].blocks, func(b *block) bool { return b.live == 0 })
 		for i, b := range blocks {
@@ -314,8 +336,12 @@ func (r *recovery) install(q *rebuilt) int {
 		r.b.log.Error("messages lost: the journal no longer has their segment", "queue", q.q.name, "vhost", q.q.vhost, "messages", lost)
 		r.damage = append(r.damage, journal.Damage{Reason: fmt.Sprintf("%d messages of %s are lost with their segment", lost, queueName(q.q.name, q.q.vhost))})
 	}
+	q.q.sm.Restored()
 	q.q.sm.SetNextSeq(max(q.q.sm.NextSeq(), q.maxSeq+1))
-	q.q.persistent, q.q.persistentBytes = q.q.sm.Len(), q.q.sm.Bytes()
+	q.q.persistent, q.q.persistentBytes = q.q.sm.Len()+q.q.sm.Delayed(), q.q.sm.Bytes()+q.q.sm.DelayedBytes()
+	if at := q.q.sm.NextExpiry(); at != 0 {
+		r.b.timers.expiry(q.q, at)
+	}
 	q.streams = nil
 	return n
 }

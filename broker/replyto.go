@@ -3,6 +3,7 @@ package broker
 import (
 	"strings"
 
+	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 )
 
@@ -52,6 +53,7 @@ func (ch *Channel) consumeReplies(a *ConsumeArgs) (*Consumer, *Error) {
 		b: conn.b, vhost: conn.vhost.name, name: unique(replyPrefix),
 		sm: queue.New(cfg), members: make(map[*Consumer]struct{}, 1), replies: true,
 	}
+	q.settings.Store(&effective{Settings: policy.Settings{Type: policy.Classic, Config: cfg}})
 	c := ch.newConsumer(a, q)
 	q.members[c] = struct{}{}
 	q.sm.AddConsumer(&c.Consumer)

@@ -181,7 +181,7 @@ func (ch *Channel) conclude(t *turn, s *slot, verb Verb, requeue bool) {
 	case verb == VerbAck:
 		q.stats.Ack++
 		q.sm.Ack(s.c.state(), &s.e)
-		t.settle(q, &s.e)
+		q.settle(t, &s.e)
 	case requeue:
 		q.requeue(t, s.c, &s.e)
 	default:

@@ -43,13 +43,13 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", did)
-	if seeds >= 60 && (did.moved == 0 || did.paged == 0 || did.restored == 0 || did.torn == 0 || did.faults == 0) {
+	if seeds >= 60 && (did.delayed == 0 || did.moved == 0 || did.paged == 0 || did.restored == 0 || did.torn == 0 || did.faults == 0) {
 		t.Errorf("the simulation does not reach what it is for: %+v", did)
 	}
 }
 
 // simCounts says what the runs came to.
-type simCounts struct{ published, moved, paged, restored, torn, faults, transactions int }
+type simCounts struct{ published, delayed, moved, paged, restored, torn, faults, transactions int }
 
 type simState uint8
 
@@ -65,6 +65,7 @@ type simMessage struct {
 	seq   uint64 // of its publish, 0 in a transaction
 	tx    int    // its transaction, 0 for none
 	held  uint64 // delivery tag while it is unacked, 0 else
+	due   int64  // 0 for a message without a delay
 }
 
 type simulation struct {
@@ -79,6 +80,7 @@ type simulation struct {
 	failed atomic.Bool
 
 	b      *Broker
+	now    atomic.Int64 // the clock
 	saved  Snapshot
 	p, k   *client // publishes; takes
 	tx     *client
@@ -151,6 +153,7 @@ func (s *simulation) run(t *testing.T) {
 func (s *simulation) open() {
 	s.failed.Store(false)
 	s.fault.Store(nil)
+	s.now.Add(simLongest + 1) // all that was there is due
 	s.faults = &vfs.Faults{FS: s.fs, Check: func(o vfs.Op) error {
 		if f := s.fault.Load(); f != nil {
 			return (*f)(o)
@@ -161,7 +164,7 @@ func (s *simulation) open() {
 	start.VHosts = []string{"/"}
 	resident := []int64{1, 2000, 0}[s.r.IntN(3)]
 	b, rec, err := Open(Options{
-		FS: s.faults, JournalDir: testDir, Start: start, OnFatal: func(error) { s.failed.Store(true) },
+		FS: s.faults, JournalDir: testDir, Start: start, Now: s.now.Load, OnFatal: func(error) { s.failed.Store(true) },
 		Codecs: map[message.Encoding]message.Codec{message.AMQP: plainCodec{}},
 		tuning: tuning{segmentBytes: 8192, queueResident: resident, queueKeep: resident / 2, checkpointBytes: 4096},
 	})
@@ -178,7 +181,7 @@ func (s *simulation) open() {
 	if st, _ := b.JournalStats(); st.Recovered.Torn > 0 {
 		s.did.torn++
 	}
-	if len(start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser("guest", "guest"); err != nil {
 			s.t.Fatal(err)
 		}
@@ -207,6 +210,9 @@ func (s *simulation) declare(name string) {
 	s.p.ok(s.p.BindQueue(name, "amq.fanout", "", nil))
 }
 
+// simLongest is the longest delay.
+const simLongest = 60
+
 // check compares every queue with the model, and leaves the messages in it.
 func (s *simulation) check() {
 	arrived := map[int]map[bool]int{} // by transaction: how many of its messages are there, and are not
@@ -218,7 +224,7 @@ func (s *simulation) check() {
 	for _, name := range append(simNames, "dead") {
 		model := s.queues[name]
 		seen := map[int]bool{}
-		last := [256]int{}
+		last := [256]place{}
 		level := 255
 		for {
 			var body string
@@ -240,12 +246,12 @@ func (s *simulation) check() {
 				s.t.Fatalf("queue %s: message %d cannot be here", name, id)
 			case seen[id]:
 				s.t.Fatalf("queue %s: message %d is here twice", name, id)
-			case name != "dead" && (id+1 <= last[priority] || priority > level):
-				s.t.Fatalf("queue %s: message %d of priority %d after %d", name, id, priority, last[priority]-1)
+			case name != "dead" && ((place{model[id].due, id + 1}).before(last[priority]) || priority > level):
+				s.t.Fatalf("queue %s: message %d of priority %d, due at %d, after %+v", name, id, priority, model[id].due, last[priority])
 			case !redelivered:
 				s.t.Fatalf("queue %s: message %d is not marked as redelivered", name, id)
 			}
-			seen[id], last[priority], level = true, id+1, priority
+			seen[id], last[priority], level = true, place{model[id].due, id + 1}, priority
 		}
 		for id, m := range model {
 			if m.tx != 0 && m.state == simPending {
@@ -260,7 +266,7 @@ func (s *simulation) check() {
 			case !seen[id]:
 				delete(model, id)
 			default:
-				*m = simMessage{state: simSure} // it was recovered, so it is on disk
+				*m = simMessage{state: simSure, due: m.due} // it was recovered, so it is on disk
 			}
 		}
 	}
@@ -290,7 +296,7 @@ func (s *simulation) drop(name string, id int) {
 func (s *simulation) step() {
 	name := simNames[s.r.IntN(len(simNames))]
 	model := s.queues[name]
-	switch s.r.IntN(40) {
+	switch s.r.IntN(42) {
 	case 0:
 		if s.r.IntN(4) > 0 {
 			return
@@ -355,6 +361,9 @@ func (s *simulation) step() {
 				m.held = 0
 			}
 		}
+	case 20, 21:
+		s.endTurns()
+		s.now.Add(int64(1 + s.r.IntN(simLongest)))
 	default:
 		to := []string{name}
 		exchange := ""
@@ -363,10 +372,10 @@ func (s *simulation) step() {
 		}
 		m := s.message(exchange, name)
 		s.p.seq++
-		s.p.ok(s.p.ch.Publish(&Publish{Msg: m, Seq: s.p.seq}))
 		for _, n := range to {
-			s.queues[n][s.next] = &simMessage{seq: s.p.seq}
+			s.queues[n][s.next] = &simMessage{seq: s.p.seq, due: s.due(m)}
 		}
+		s.p.ok(s.p.ch.Publish(&Publish{Msg: m, Seq: s.p.seq}))
 		s.next++
 		s.did.published++
 		if s.r.IntN(4) == 0 {
@@ -377,12 +386,33 @@ func (s *simulation) step() {
 
 func (s *simulation) message(exchange, key string) *message.Message {
 	body := s.body(s.next)
+	delay := int64(0)
+	if s.r.IntN(3) == 0 {
+		delay = int64(1 + s.r.IntN(simLongest))
+		s.did.delayed++
+	}
 	m := message.New(message.Attributes{
-		Encoding: message.AMQP, Expiration: -1, Persistent: true, Priority: uint8(s.r.IntN(4)),
+		Encoding: message.AMQP, Expiration: -1, Persistent: true, Priority: uint8(s.r.IntN(4)), Delay: delay,
 	}, []byte(exchange), []byte(key), nil, len(body))
 	copy(m.Body(), body)
 	return m
 }
+
+// due is the time at which the broker holds a message that is published now for due.
+func (s *simulation) due(m *message.Message) int64 {
+	if m.Delay == 0 {
+		return 0
+	}
+	return m.Due(s.now.Load())
+}
+
+// place is where a message stands after a start: those without a delay first, the others by due time.
+type place struct {
+	due int64
+	id  int
+}
+
+func (p place) before(q place) bool { return p.due < q.due || p.due == q.due && p.id <= q.id }
 
 // take gets a message and acks it at once (0), requeues it (1), or holds it (2).
 func (s *simulation) take(name string, what int) {
@@ -473,8 +503,9 @@ func (s *simulation) commit() {
 	s.did.transactions++
 	for range 1 + s.r.IntN(6) {
 		name := simNames[s.r.IntN(len(simNames))]
-		s.tx.ok(s.tx.ch.Publish(&Publish{Msg: s.message("", name)}))
-		s.queues[name][s.next] = &simMessage{tx: s.txs}
+		m := s.message("", name)
+		s.queues[name][s.next] = &simMessage{tx: s.txs, due: s.due(m)}
+		s.tx.ok(s.tx.ch.Publish(&Publish{Msg: m}))
 		s.next++
 	}
 	s.tx.ok(s.tx.ch.TxCommit())
@@ -622,6 +653,7 @@ func (s *simulation) stop() {
 func (s *simulation) finish() {
 	s.endTurns()
 	s.fault.Store(nil)
+	s.now.Add(simLongest + 1)
 	s.k.ok(s.k.ch.Recover())
 	s.waitConfirms()
 	if s.failed.Load() {

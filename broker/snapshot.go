@@ -97,6 +97,21 @@ func (b *Broker) Commit(s *Snapshot) error {
 	return b.journal.Sync(s.Position)
 }
 
+// Settled gives a chan that is closed when the disk has every change of topology, users and the rest of
+// a Snapshot that was made so far: then who made one may be told. It stays open when the disk fails.
+// Any goroutine, no lock held.
+func (b *Broker) Settled() <-chan struct{} {
+	b.topo.RLock()
+	pos := b.topoPos
+	b.topo.RUnlock()
+	if b.journal == nil || pos <= b.opt.Start.Position {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	return b.done.await(pos)
+}
+
 // Saved says that s is safely on disk: the journal may forget the topology records it covers.
 func (b *Broker) Saved(s *Snapshot) {
 	if b.journal != nil {

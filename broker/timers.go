@@ -94,6 +94,10 @@ func (t *timers) set(k timerKey, at int64) {
 	}
 }
 
+// timerLook is how often the clock is looked at while something is set: what is due after it was set
+// forward comes so much late at most.
+const timerLook = 10 * time.Second
+
 func (t *timers) run() {
 	defer close(t.over)
 	timer := time.NewTimer(time.Hour)
@@ -102,7 +106,8 @@ func (t *timers) run() {
 		wait := time.Hour
 		t.mu.Lock()
 		if len(t.heap) > 0 {
-			wait = min(wait, time.Duration(t.heap[0].at-t.b.opt.Now())*time.Millisecond)
+			left := min(t.heap[0].at-t.b.opt.Now(), timerLook.Milliseconds())
+			wait = time.Duration(left) * time.Millisecond
 		}
 		t.mu.Unlock()
 		if wait > 0 {

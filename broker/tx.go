@@ -52,6 +52,8 @@ type txBatch struct {
 	records  journal.Batch
 	messages []*message.Message // by their number in records, each with a reference
 	queues   []*Queue           // that got journaled messages
+	spans    []ownSpan
+	original journal.Position // see turn
 }
 
 // publish adds a run of messages and their targets, which are in t.
@@ -62,9 +64,8 @@ func (b *txBatch) publish(pubs []publish, queues []*Queue, t *turn) {
 			continue
 		}
 		m := pubs[i].msg
-		var head [headSize]byte
-		encodeHead(&head, m)
-		b.records.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), head[:], m.Bytes())
+		var head [headMax]byte
+		b.records.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), encodeHead(&head, m, t.now), m.Bytes())
 		m.Retain(1)
 		b.messages = append(b.messages, m)
 	}
@@ -95,6 +96,7 @@ func (b *txBatch) append(t *turn) (pos journal.Position) {
 	}
 	j.Unlock()
 	t.freeSettled(taken)
+	placed(b.spans, pos)
 	for _, m := range b.messages {
 		m.Release()
 	}
@@ -131,8 +133,8 @@ func (ch *Channel) TxCommit() *Error {
 			ch.unroutable(t, tx.pubs[i:j])
 		} else {
 			b.enqueue(t, tx.pubs[i:j])
-			for _, q := range t.refused {
-				partial = partial || q != nil
+			for _, r := range t.refused {
+				partial = partial || r.why != taken
 			}
 		}
 		i = j
@@ -145,7 +147,7 @@ func (ch *Channel) TxCommit() *Error {
 	ch.finish(math.MaxInt)
 	pos := journal.Position(0)
 	if t.batch != nil {
-		pos = t.batch.append(t)
+		pos = max(t.batch.append(t), t.batch.original)
 		t.batch = nil
 		b.committing.RUnlock()
 	}
@@ -212,7 +214,7 @@ func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
 		p.msg.Release()
 		return refuse(ResourceError, "transaction holds more than %d messages", maxTx)
 	}
-	size := journal.MessageSize(len(p.queues), headSize+len(p.msg.Bytes()))
+	size := journal.MessageSize(len(p.queues), headMax+len(p.msg.Bytes()))
 	if tx.bytes+size > maxTxBytes {
 		p.msg.Release()
 		return refuse(ResourceError, "transaction holds more than %d bytes", maxTxBytes)

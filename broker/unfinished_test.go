@@ -115,7 +115,7 @@ func TestMemoryFollowsWhatIsThere(t *testing.T) {
 	c := connect(t, b)
 	c.declare(QueueDeclare{Name: "q"})
 	before := b.Memory()
-	const n, size = 4000, 1000
+	const n, size = 5_000, 1000
 	for range n {
 		c.publish("", "q", strings.Repeat("x", size))
 	}

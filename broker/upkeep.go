@@ -246,7 +246,7 @@ func (q *Queue) sweep(t *turn, backlog *queue.Backlog) {
 		q.mu.Lock()
 		for i := range left {
 			// Those whose record is not appended yet are let go by who appends it (see register).
-			q.pass(t, left[i])
+			q.settle(t, &left[i])
 		}
 		q.mu.Unlock()
 	}

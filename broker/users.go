@@ -9,22 +9,55 @@ import (
 // Users is the store of users and permissions. Who changes it calls UsersChanged afterwards.
 func (b *Broker) Users() *auth.Store { return b.users }
 
-// UsersChanged has the change saved.
-func (b *Broker) UsersChanged() { b.opt.OnChange() }
+// UsersChanged has what these users are now written to the journal, and saved: the change is safe as
+// soon as Settled says so.
+func (b *Broker) UsersChanged(names ...string) {
+	b.topo.Lock()
+	defer b.topo.Unlock()
+	// What is looked up under topo is at least as new as the change; of two changes at once the record
+	// that comes later has both.
+	changed := make(map[string]*userChange, len(names))
+	for _, name := range names {
+		changed[name] = nil
+		if u, ok := b.users.User(name); ok {
+			changed[name] = &userChange{User: *u}
+		}
+	}
+	for _, p := range b.users.Permissions() {
+		if u := changed[p.User]; u != nil {
+			u.Permissions = append(u.Permissions, p)
+		}
+	}
+	for _, p := range b.users.TopicPermissions() {
+		if u := changed[p.User]; u != nil {
+			u.Topics = append(u.Topics, p)
+		}
+	}
+	for name, u := range changed {
+		b.note(&change{Op: opUser, Name: name, User: u})
+	}
+}
+
+// userChanged carries out the record of UsersChanged.
+func (b *Broker) userChanged(name string, u *userChange) error {
+	b.users.DeleteUser(name)
+	if u == nil {
+		return nil
+	}
+	return b.importUsers(&UserDefs{Users: []auth.User{u.User}, Permissions: u.Permissions, Topics: u.Topics})
+}
 
 // AddFirstUser makes an administrator with every permission on every vhost.
 func (b *Broker) AddFirstUser(name, password string) error {
 	if err := b.users.AddUser(name, password, "administrator"); err != nil {
 		return err
 	}
-	b.topo.RLock()
-	defer b.topo.RUnlock()
-	for vhost := range b.vhosts {
+	for _, vhost := range b.VHosts() {
 		if _, err := b.users.SetPermissions(auth.Permission{User: name, VHost: vhost, Configure: ".*", Write: ".*", Read: ".*"}); err != nil {
 			return err
 		}
 	}
-	b.opt.OnChange()
+	b.UsersChanged(name)
 	return nil
 }
 
@@ -33,7 +66,7 @@ func (b *Broker) DeleteUser(name string) bool {
 	if !b.users.DeleteUser(name) {
 		return false
 	}
-	b.opt.OnChange()
+	b.UsersChanged(name)
 	b.closeConns(refuse(ConnectionForced, "user '%s' is deleted", name), func(c *Conn) bool { return c.user.Name() == name })
 	return true
 }

@@ -45,8 +45,6 @@ func (b *Broker) DeleteVHost(name string) bool {
 	queues := b.removeVHost(v)
 	b.note(&change{Op: opDeleteVHost, VHost: name})
 	b.topo.Unlock()
-	b.users.DeleteVHost(name)
-	b.opt.OnChange()
 
 	b.connMu.Lock()
 	v.gone = true
@@ -60,10 +58,11 @@ func (b *Broker) DeleteVHost(name string) bool {
 	return true
 }
 
-// removeVHost makes a vhost and its topology not exist; its queues, which it gives, still hold their
-// messages. topo locked.
+// removeVHost makes a vhost, its topology and the permissions in it not exist; its queues, which it
+// gives, still hold their messages. topo locked.
 func (b *Broker) removeVHost(v *VHost) (queues []*Queue) {
 	delete(b.vhosts, v.name)
+	b.users.DeleteVHost(v.name)
 	for _, x := range v.exchanges {
 		b.routes.RemoveExchange(v.name, x.Name)
 	}

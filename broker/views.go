@@ -160,10 +160,13 @@ func (q *Queue) VHost() string { return q.vhost }
 type QueueCounts struct {
 	Ready, Unacked           int
 	ReadyBytes, UnackedBytes int64
-	Persistent               int // of both
+	Delayed                  int // not due yet
+	DelayedBytes             int64
+	Persistent               int // of all three
 	PersistentBytes          int64
 	Consumers                int
 	Stats                    MessageStats
+	Keys                     int // of messages that are known, in a queue that de-duplicates
 }
 
 // Counts reads a queue's sizes and counters.
@@ -175,11 +178,17 @@ func (q *Queue) Counts() QueueCounts {
 
 // counts is Counts with the lock held.
 func (q *Queue) counts() QueueCounts {
+	keys := 0
+	if q.window != nil {
+		keys = q.window.Len()
+	}
 	return QueueCounts{
 		Ready: q.sm.Len(), Unacked: q.sm.Unacked(), ReadyBytes: q.sm.Bytes(), UnackedBytes: q.sm.UnackedBytes(),
+		Delayed: q.sm.Delayed(), DelayedBytes: q.sm.DelayedBytes(),
 		// What was purged a moment ago may not be off these yet.
-		Persistent: min(q.persistent, q.sm.Len()+q.sm.Unacked()), PersistentBytes: min(q.persistentBytes, q.sm.Bytes()+q.sm.UnackedBytes()),
-		Consumers: len(q.members), Stats: q.stats,
+		Persistent:      min(q.persistent, q.sm.Len()+q.sm.Unacked()+q.sm.Delayed()),
+		PersistentBytes: min(q.persistentBytes, q.sm.Bytes()+q.sm.UnackedBytes()+q.sm.DelayedBytes()),
+		Consumers:       len(q.members), Stats: q.stats, Keys: keys,
 	}
 }
 

@@ -49,11 +49,11 @@ func (j *Journal) usage() (files, records, live int64) {
 	return files, records, live
 }
 
-// Records gives f the targets of the message records of a segment, from offset from on (0: the first
-// record), until f returns false or the segment ends, and tells where to go on: 0 at the end. Only
-// what is committed is given. Checksums are left to Read: what it cannot read was damaged, and so
-// may be the targets. The slice is valid during the call only. Any goroutine; f must not append.
-func (j *Journal) Records(number uint64, from int64, f func(pos Position, targets []Target) bool) (next int64, err error) {
+// Records gives f the targets and payload of the message records of a segment, from offset from on (0:
+// the first record), until f returns false or the segment ends, and tells where to go on: 0 at the end.
+// Only what is committed is given. Checksums are left to Read: what it cannot read was damaged, and so
+// may be what f gets. Both slices are valid during the call only. Any goroutine; f must not append.
+func (j *Journal) Records(number uint64, from int64, f func(pos Position, targets []Target, payload []byte) bool) (next int64, err error) {
 	s := j.log.Load().find(number)
 	if s == nil {
 		return 0, nil
@@ -93,7 +93,7 @@ func (j *Journal) Records(number uint64, from int64, f func(pos Position, target
 				continue
 			}
 			targets = appendTargets(targets[:0], m[at+recordHead:], h.count)
-			if !f(pos, targets) {
+			if !f(pos, targets, b[recordHead+int64(h.count)*targetBytes:h.length]) {
 				next = off
 				return nil
 			}

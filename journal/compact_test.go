@@ -90,7 +90,7 @@ func TestMovedMessagesFreeTheOldestSegment(t *testing.T) {
 	var moved Position
 	payload := ""
 	var all []Target
-	next, err := j.Records(number, 0, func(pos Position, targets []Target) bool {
+	next, err := j.Records(number, 0, func(pos Position, targets []Target, _ []byte) bool {
 		all = append(all, targets...)
 		return true
 	})
@@ -140,7 +140,7 @@ func TestRecordsGoOnWhereTheyStopped(t *testing.T) {
 	var got []Position
 	for from, steps := int64(0), 0; ; steps++ {
 		n := 0
-		next, err := j.Records(1, from, func(pos Position, _ []Target) bool {
+		next, err := j.Records(1, from, func(pos Position, _ []Target, _ []byte) bool {
 			got = append(got, pos)
 			n++
 			return n < 3

@@ -172,6 +172,30 @@ func TestCloseWhileTheDiskIsFull(t *testing.T) {
 	})
 }
 
+// TestCloseWhenThereIsRoomAgain: the close does not wait for the next try, and makes it.
+func TestCloseWhenThereIsRoomAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		space := &vfs.Space{}
+		space.Add(40 << 10)
+		stalled := make(chan error, 2)
+		o := Options{FS: &vfs.Faults{FS: vfs.NewMem(), Check: space.Check}, SegmentBytes: 16 << 10, OnStall: func(err error) { stalled <- err },
+			OnFatal: func(err error) { t.Error("a stall became fatal:", err) }}
+		j, _ := mustOpen(t, o)
+		var all []entry
+		for i := range 100 {
+			all = append(all, publish(j, strings.Repeat("x", 1000), Target{1, uint64(i + 1), 0}))
+		}
+		<-stalled
+		space.Add(1 << 30)
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, r := mustOpen(t, o); !slices.EqualFunc(r.got, all, same) {
+			t.Fatalf("%d of %d records came back", len(r.got), len(all))
+		}
+	})
+}
+
 // TestKeeperErrors: what the keeper cannot do costs speed or room, never a record.
 func TestKeeperErrors(t *testing.T) {
 	mem := vfs.NewMem()

@@ -512,7 +512,7 @@ func (m *importer) readExchange(b body) {
 	if d.Type == "" {
 		d.Type = "direct"
 	}
-	if _, ok := route.ParseKind(d.Type); !ok {
+	if !broker.IsExchangeType(d.Type) {
 		m.fault("exchange '%s' in vhost '%s' has the unsupported type '%s'", name, vhost, d.Type)
 		return
 	}
@@ -521,6 +521,9 @@ func (m *importer) readExchange(b body) {
 	d.AutoDelete, errs[1] = b.boolean("auto_delete", false)
 	d.Internal, errs[2] = b.boolean("internal", false)
 	d.Args, errs[3] = b.arguments("arguments")
+	if _, e := broker.ExchangeKind(d.Type, d.Args); e != nil && errs[3] == nil {
+		errs[3] = errors.New(e.Text)
+	}
 	for _, err := range errs {
 		if err != nil {
 			m.fault("exchange '%s' in vhost '%s': %s", name, vhost, reasonOf(err))
@@ -592,29 +595,27 @@ func (m *importer) readBinding(b body) {
 		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, reasonOf(err))
 		return
 	}
-	if m.kindOf(r.VHost, source) == route.Headers {
-		if err := route.CheckHeaders(r.Args); err != nil {
-			m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, err)
-			return
-		}
+	if err := route.CheckBinding(m.kindOf(r.VHost, source), r.Key, r.Args); err != nil {
+		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, err)
+		return
 	}
 	m.bindings = append(m.bindings, r)
 }
 
 // kindOf is the type of an exchange that exists or is made; 0: there will be none.
 func (m *importer) kindOf(vhost, name string) route.Kind {
-	kind := ""
+	kind, args := "", table.Table(nil)
 	if x, ok := m.b.Exchange(vhost, name); ok {
-		kind = x.Type
+		kind, args = x.Type, x.Args
 	} else if strings.HasPrefix(name, "amq.") {
 		kind = map[string]string{"amq.headers": "headers", "amq.match": "headers"}[name]
 	}
 	for i := range m.exchanges {
 		if x := &m.exchanges[i]; kind == "" && x.vhost == vhost && x.def.Name == name {
-			kind = x.def.Type
+			kind, args = x.def.Type, x.def.Args
 		}
 	}
-	k, _ := route.ParseKind(kind)
+	k, _ := broker.ExchangeKind(kind, args)
 	return k
 }
 
@@ -652,9 +653,11 @@ func (m *importer) apply() error {
 		}
 	}
 	users := m.b.Users()
+	var changed []string
 	for _, u := range m.newUsers {
 		_, err := users.PutUser(u)
 		note(err)
+		changed = append(changed, u.Name)
 	}
 	for _, v := range sortedKeys(m.newVHosts) {
 		m.b.AddVHost(v)
@@ -663,12 +666,14 @@ func (m *importer) apply() error {
 	for _, p := range m.permissions {
 		_, err := users.SetPermissions(p)
 		note(err)
+		changed = append(changed, p.User)
 	}
 	for _, p := range m.topics {
 		_, err := users.SetTopicPermission(p)
 		note(err)
+		changed = append(changed, p.User)
 	}
-	m.b.UsersChanged()
+	m.b.UsersChanged(changed...)
 	for _, g := range m.globals {
 		m.b.SetGlobal(g.Name, g.Value)
 	}

@@ -75,7 +75,7 @@ func TestImportNothingHalf(t *testing.T) {
 		"no vhost":              {"queues", object{"name": "q"}, "names no vhost"},
 		"stream":                {"queues", object{"name": "s", "vhost": "v", "arguments": object{"x-queue-type": "stream"}}, "stream"},
 		"bad argument":          {"queues", object{"name": "s", "vhost": "v", "arguments": object{"x-max-length": -1}}, "x-max-length"},
-		"unknown type":          {"exchanges", object{"name": "s", "vhost": "v", "type": "x-delayed-message"}, "exchange 's' in vhost 'v' has the unsupported type 'x-delayed-message'"},
+		"unknown type":          {"exchanges", object{"name": "s", "vhost": "v", "type": "x-mine"}, "exchange 's' in vhost 'v' has the unsupported type 'x-mine'"},
 		"bad x-match":           {"bindings", object{"source": "h", "vhost": "v", "destination": "q", "arguments": object{"x-match": "some"}}, "x-match"},
 		"bad policy":            {"policies", object{"name": "p2", "vhost": "v", "pattern": "(", "definition": object{"max-length": 1}}, "(v/p2)"},
 		"bad limit":             {"parameters", object{"name": "limits", "vhost": "v", "component": "vhost-limits", "value": object{"max-x": 1}}, "max-x"},

@@ -3,7 +3,6 @@ package mgmt
 import (
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/mgmt/api"
-	"github.com/firemq/firemq/route"
 )
 
 func listExchanges(r *request) error {
@@ -73,7 +72,7 @@ func putExchange(r *request) error {
 	if d.Type == "" {
 		d.Type = "direct"
 	}
-	if _, ok := route.ParseKind(d.Type); !ok {
+	if !broker.IsExchangeType(d.Type) {
 		return badRequestf("invalid exchange type '%s'", d.Type)
 	}
 	if d.Durable, err = b.boolean("durable", false); err != nil {

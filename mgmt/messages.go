@@ -34,6 +34,7 @@ func (o *outcome) Nack(_ uint64, e *broker.Error)            { o.settled <- e }
 func (o *outcome) Return(uint64, *message.Message)           { o.returned = true }
 func (o *outcome) Cancelled(*broker.Consumer, *broker.Error) {}
 func (o *outcome) Committed()                                {}
+func (o *outcome) Answer([]byte)                             {}
 
 func publish(r *request) error {
 	b, err := r.body()

@@ -21,6 +21,9 @@ var exchangeTypes = []api.ExchangeType{
 	{Name: "fanout", Description: "routes to every binding", Enabled: true},
 	{Name: "headers", Description: "routes by message headers", Enabled: true},
 	{Name: "topic", Description: "routes by patterns of words in the routing key", Enabled: true},
+	{Name: "x-consistent-hash", Description: "routes to one binding, by a hash", Enabled: true},
+	{Name: "x-random", Description: "routes to one binding, by chance", Enabled: true},
+	{Name: "x-delayed-message", Description: "routes as its x-delayed-type does; delays as every exchange does", Enabled: true},
 }
 
 var authMechanisms = []api.ExchangeType{

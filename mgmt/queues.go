@@ -91,11 +91,11 @@ func (r *request) queue(w *view, q *broker.Queue) api.Queue {
 		Lengths:   w.lengthsOf(s, lengths{v.Ready, v.Unacked}),
 		Consumers: v.Consumers, ConsumerCapacity: capacity, ConsumerUtilisation: capacity,
 		Memory:      queueMemory(&v.QueueCounts),
-		MessagesRAM: n, MessagesPersistent: v.Persistent,
+		MessagesRAM: n, MessagesPersistent: v.Persistent, MessagesDelayed: v.Delayed,
 		MessageBytes: bytes, MessageBytesReady: v.ReadyBytes, MessageBytesUnacked: v.UnackedBytes,
-		MessageBytesRAM: bytes, MessageBytesPersistent: v.PersistentBytes,
+		MessageBytesRAM: bytes, MessageBytesPersistent: v.PersistentBytes, MessageBytesDelayed: v.DelayedBytes,
 		ExclusiveConsumerTag: optional(v.ExclusiveTag), SingleActiveTag: optional(v.ActiveTag),
-		StorageVersion: 1,
+		StorageVersion: 1, Deduplicated: v.Stats.Duplicate, DeduplicationKeys: v.Keys,
 		MessageStats:   w.stats(s, lengthFields, &v.Stats, true),
 	}
 }

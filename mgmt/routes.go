@@ -174,7 +174,16 @@ func (r *request) carryOut() error {
 	if e.typed && (method == "PUT" || method == "POST") && !jsonBody(r) {
 		return &failure{status: 415}
 	}
-	return h(r)
+	if err := h(r); err != nil || method == "GET" || method == "HEAD" {
+		return err
+	}
+	// Success promises that the change outlives a crash.
+	select {
+	case <-r.s.opt.Broker.Settled():
+		return nil
+	case <-r.s.quit:
+		return &failure{503, "service_unavailable", "the broker stops: what was changed may be lost"}
+	}
 }
 
 // identify checks the credentials.

@@ -165,7 +165,7 @@ func putUser(r *request) error {
 			}
 		}
 	}
-	r.s.opt.Broker.UsersChanged()
+	r.s.opt.Broker.UsersChanged(r.vars["user"])
 	return r.done(created)
 }
 
@@ -320,7 +320,7 @@ func putPermission(r *request) error {
 	if err != nil {
 		return badPattern(err)
 	}
-	r.s.opt.Broker.UsersChanged()
+	r.s.opt.Broker.UsersChanged(r.vars["user"])
 	return r.done(created)
 }
 
@@ -328,7 +328,7 @@ func deletePermission(r *request) error {
 	if !r.s.opt.Broker.Users().ClearPermissions(r.vars["user"], r.vars["vhost"]) {
 		return missing
 	}
-	r.s.opt.Broker.UsersChanged()
+	r.s.opt.Broker.UsersChanged(r.vars["user"])
 	return r.done(false)
 }
 
@@ -355,7 +355,7 @@ func putTopicPermission(r *request) error {
 	if err != nil {
 		return badPattern(err)
 	}
-	r.s.opt.Broker.UsersChanged()
+	r.s.opt.Broker.UsersChanged(r.vars["user"])
 	return r.done(created)
 }
 
@@ -367,7 +367,7 @@ func deleteTopicPermission(r *request) error {
 	if r.s.opt.Broker.Users().ClearTopicPermissions(r.vars["user"], r.vars["vhost"], exchanges...) == 0 {
 		return missing
 	}
-	r.s.opt.Broker.UsersChanged()
+	r.s.opt.Broker.UsersChanged(r.vars["user"])
 	return r.done(false)
 }
 
@@ -442,7 +442,7 @@ func putUserLimit(r *request) error {
 	if err := r.s.opt.Broker.Users().SetLimit(r.vars["user"], r.vars["limit"], n); err != nil {
 		return badRequest([]string{"no_such_user", r.vars["user"]})
 	}
-	r.s.opt.Broker.UsersChanged()
+	r.s.opt.Broker.UsersChanged(r.vars["user"])
 	return r.done(false)
 }
 
@@ -454,6 +454,6 @@ func deleteUserLimit(r *request) error {
 	if err := r.s.opt.Broker.Users().ClearLimits(r.vars["user"], limits...); err != nil {
 		return missing
 	}
-	r.s.opt.Broker.UsersChanged()
+	r.s.opt.Broker.UsersChanged(r.vars["user"])
 	return r.done(false)
 }

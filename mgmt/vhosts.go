@@ -117,7 +117,7 @@ func putVHost(r *request) error {
 		}); err != nil {
 			return err
 		}
-		r.s.opt.Broker.UsersChanged()
+		r.s.opt.Broker.UsersChanged(r.user.Name)
 	}
 	return r.done(created)
 }

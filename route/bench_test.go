@@ -21,7 +21,7 @@ var routeBenchmarks = []struct{ name, exchange, key string }{
 func benchTable(tb testing.TB) *Table[*int] {
 	tab := New[*int]()
 	for name, k := range map[string]Kind{"direct": Direct, "fanout": Fanout, "topic": Topic, "headers": Headers, "headers10k": Headers} {
-		tab.AddExchange("/", name, k)
+		tab.AddExchange("/", name, k, nil)
 	}
 	for i := range 1000 {
 		tab.AddQueue("/", fmt.Sprint("q", i), new(int))
@@ -56,14 +56,14 @@ func mustBind(tb testing.TB, tab *Table[*int], source string, queue int, key str
 func BenchmarkRoute(b *testing.B) {
 	tab := benchTable(b)
 	headers := table.Table{{Name: "kind", Value: table.StringValue("9")}}
-	lazily := func() table.Table { return headers }
+	m := &given{headers: headers}
 	for _, c := range routeBenchmarks {
 		key := []byte(c.key)
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			var dst []*int
 			for b.Loop() {
-				dst, _ = tab.Route(dst[:0], "/", c.exchange, key, lazily)
+				dst, _ = tab.Route(dst[:0], "/", c.exchange, key, m)
 			}
 			if len(dst) == 0 {
 				b.Fatal("routed nowhere")

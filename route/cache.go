@@ -5,8 +5,6 @@ import (
 	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/firemq/firemq/frames/table"
 )
 
 // Bounds of a Cache. Who publishes with more keys, or to very many queues at once, feels a miss:
@@ -48,9 +46,9 @@ type Entry[Q comparable] struct {
 	// Queues are the destinations, each once. Immutable.
 	Queues []Q
 
-	// NeedsHeaders says that a headers exchange takes part, so that the queues differ from
-	// message to message: Queues is empty, and RouteKeys finds them.
-	NeedsHeaders bool
+	// NeedsMessage says that an exchange takes part that looks at more than the routing key, so that
+	// the queues differ from message to message: Queues is empty, and RouteKeys finds them.
+	NeedsMessage bool
 
 	// Tag is the caller's. It is 0 in an entry that was just made, so what the caller notes in
 	// it, such as a passed permission check, is lost whenever the route was looked up anew.
@@ -80,15 +78,15 @@ func (c *Cache[Q]) Route(exchange, key []byte) (e *Entry[Q], exists bool) {
 	return c.lookup(exchange, key)
 }
 
-// RouteKeys is RouteKeys of the Table, without the cache: for messages whose headers decide, and
-// for those with several keys.
-func (c *Cache[Q]) RouteKeys(dst []Q, exchange []byte, keys [][]byte, headers func() table.Table) (queues []Q, exists bool) {
-	if headers == nil {
-		headers = noHeaders
+// RouteKeys is RouteKeys of the Table, without the cache: for messages whose headers or properties
+// decide, and for those with several keys.
+func (c *Cache[Q]) RouteKeys(dst []Q, exchange []byte, keys [][]byte, m Message) (queues []Q, exists bool) {
+	if m == nil {
+		m = bare{}
 	}
 	c.w.record = false
 	c.w.begin(dst, keys)
-	o := c.w.run(c.seed, c.vhost, view(exchange), c.hashOf(exchange), headers)
+	o := c.w.run(c.seed, c.vhost, view(exchange), c.hashOf(exchange), m)
 	return c.w.end(), o == routed
 }
 
@@ -222,8 +220,8 @@ func (c *Cache[Q]) route(exchange, key []byte, exHash uint64) *Entry[Q] {
 	if o == noExchange {
 		return nil
 	}
-	if o == needsHeaders {
-		e.Queues, e.NeedsHeaders = nil, true
+	if o == needsMessage {
+		e.Queues, e.NeedsMessage = nil, true
 	}
 	e.name = append(append(e.nameRoom[:0], exchange...), key...)
 	e.cut = len(exchange)

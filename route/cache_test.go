@@ -39,7 +39,7 @@ func TestCacheInvalidation(t *testing.T) {
 		{"bind at the first exchange", func() { bind(t, tab, to("a", "q3", "x")) }, []int{0, 1, 2}},
 		{"set an alternate", func() { tab.SetAlternate("/", "a", "later") }, []int{0, 1, 2}},
 		{"set the same alternate", func() { tab.SetAlternate("/", "a", "later") }, nil},
-		{"the alternate appears", func() { tab.AddExchange("/", "later", Fanout) }, []int{2}},
+		{"the alternate appears", func() { tab.AddExchange("/", "later", Fanout, nil) }, []int{2}},
 		{"it gets a queue", func() { bind(t, tab, to("later", "q1", "")) }, []int{2}},
 		{"it goes", func() { tab.RemoveExchange("/", "later") }, []int{2}},
 		{"declare the queue that was missing", func() { tab.AddQueue("/", "q9", "q9") }, []int{4}},
@@ -84,8 +84,8 @@ func TestCacheSeesExchangesComeAndGo(t *testing.T) {
 		if e, ok := c.Route([]byte("e"), []byte("k")); ok || e != nil {
 			t.Fatalf("no such exchange: got %v, %v", e, ok)
 		}
-		tab.AddExchange("/", "e", Headers)
-		if e := cached(t, c, "e", "k"); !e.NeedsHeaders || len(e.Queues) > 0 {
+		tab.AddExchange("/", "e", Headers, nil)
+		if e := cached(t, c, "e", "k"); !e.NeedsMessage || len(e.Queues) > 0 {
 			t.Fatalf("headers: got %+v", e)
 		}
 		cached(t, c, "e", "k").Tag = 5
@@ -172,12 +172,12 @@ func TestRoutingAllocatesNothing(t *testing.T) {
 	tab := benchTable(t)
 	c := tab.NewCache("/")
 	headers := table.Table{{Name: "kind", Value: table.StringValue("9")}}
-	lazily := func() table.Table { return headers }
+	m := &given{headers: headers}
 	var dst []*int
 	for _, b := range routeBenchmarks {
 		key, exchange := []byte(b.key), []byte(b.exchange)
 		for name, f := range map[string]func(){
-			"table": func() { dst, _ = tab.Route(dst[:0], "/", b.exchange, key, lazily) },
+			"table": func() { dst, _ = tab.Route(dst[:0], "/", b.exchange, key, m) },
 			"cache": func() { c.Route(exchange, key) },
 		} {
 			f()

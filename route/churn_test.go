@@ -40,7 +40,7 @@ func TestChurn(t *testing.T) {
 				case 1:
 					removed.Add(int64(len(tab.RemoveQueue("/", pick("q1", "q2", "q3")))))
 				case 2:
-					tab.AddExchange("/", pick("x1", "x2"), Kind(1+r.IntN(4)))
+					tab.AddExchange("/", pick("x1", "x2"), Kind(1+r.IntN(4)), nil)
 				case 3:
 					removed.Add(int64(len(tab.RemoveExchange("/", pick("x1", "x2")))))
 				case 4:
@@ -83,7 +83,7 @@ func TestChurn(t *testing.T) {
 					}
 				}
 				if lasting := i%len(routes) < 6; lasting && !(ok1 && slices.Contains(direct, "q-lasting") &&
-					ok2 && (e.NeedsHeaders || slices.Contains(e.Queues, "q-lasting"))) {
+					ok2 && (e.NeedsMessage || slices.Contains(e.Queues, "q-lasting"))) {
 					t.Errorf("%v: got %v, %v; cached %v, %v", r, direct, ok1, cachedQueues(e), ok2)
 					return
 				}
@@ -109,7 +109,7 @@ func TestChurn(t *testing.T) {
 		for _, r := range routes {
 			want, ok1 := tab.Route(nil, "/", r.exchange, []byte(r.key), nil)
 			e, ok2 := c.Route([]byte(r.exchange), []byte(r.key))
-			if slices.Sort(want); ok1 != ok2 || ok2 && !e.NeedsHeaders && !slices.Equal(want, slices.Sorted(slices.Values(e.Queues))) {
+			if slices.Sort(want); ok1 != ok2 || ok2 && !e.NeedsMessage && !slices.Equal(want, slices.Sorted(slices.Values(e.Queues))) {
 				t.Errorf("cache %d, %v: got %+v, %v, want %v, %v", i, r, e, ok2, want, ok1)
 			}
 		}
@@ -139,7 +139,7 @@ func TestManyDestinations(t *testing.T) {
 		q, x := fmt.Sprintf("q%03d", i), fmt.Sprintf("x%03d", i)
 		names = append(names, q)
 		tab.AddQueue("/", q, q)
-		tab.AddExchange("/", x, Fanout)
+		tab.AddExchange("/", x, Fanout, nil)
 		bind(t, tab, to("t", q, "a.#"), to("t", q, "#.b"), to("t", q, "a.*"),
 			to("t", q, fmt.Sprintf("#.w%d.#", i)), to("t", q, fmt.Sprintf("#.w%d.#.w%d.#", i, i)),
 			to("hub", x, ""), to(x, q, ""), to(x, fmt.Sprintf("x%03d", i/2), ""))

@@ -215,10 +215,3 @@ func binaryTerm(s string) string {
 	}
 	return "<<" + quoted + ">>"
 }
-
-// CheckHeaders reports the error that Bind gives for a headers exchange and these arguments: an
-// *ArgumentError.
-func CheckHeaders(args table.Table) error {
-	_, err := newRule(args)
-	return err
-}

@@ -197,7 +197,7 @@ func TestModel(t *testing.T) {
 		cache := tab.NewCache("/")
 		for i, name := range []string{"e1", "e2", "e3", "n1"} {
 			k := Kind(1 + (i+rapid.IntRange(0, 3).Draw(t, "kinds"))%4)
-			tab.AddExchange("/", name, k)
+			tab.AddExchange("/", name, k, nil)
 			model.exchanges[name] = &naiveExchange{kind: k}
 		}
 		nextQueue := 0
@@ -223,7 +223,7 @@ func TestModel(t *testing.T) {
 			"": func(t *rapid.T) { check(t, tab) },
 			"add exchange": func(t *rapid.T) {
 				name, k := modelExchanges.Draw(t, "name"), Kind(rapid.IntRange(1, 4).Draw(t, "kind"))
-				if got, want := tab.AddExchange("/", name, k), model.exchanges[name] == nil; got != want {
+				if got, want := tab.AddExchange("/", name, k, nil), model.exchanges[name] == nil; got != want {
 					t.Fatalf("added: got %v, want %v", got, want)
 				} else if got {
 					model.exchanges[name] = &naiveExchange{kind: k}
@@ -292,7 +292,7 @@ func modelRoute(t *rapid.T, tab *Table[int], cache *Cache[int], model *naive) {
 	keys := rapid.SliceOfN(rapid.OneOf(modelKeys, modelQueues), 1, 3).Draw(t, "keys")
 	headers := modelHeaders.Draw(t, "headers")
 	calls := 0
-	lazily := func() table.Table { calls++; return headers }
+	m := &given{headers: headers, calls: &calls}
 	raw := make([][]byte, len(keys))
 	for i := range keys {
 		raw[i] = []byte(keys[i])
@@ -306,14 +306,14 @@ func modelRoute(t *rapid.T, tab *Table[int], cache *Cache[int], model *naive) {
 	}
 
 	want, byHeaders, exists := model.route(exchange, keys, headers)
-	got, ok := tab.RouteKeys(nil, "/", exchange, raw, lazily)
+	got, ok := tab.RouteKeys(nil, "/", exchange, raw, m)
 	verify("all keys", got, ok, want, exists)
 	if max := 1; calls > max || byHeaders != (calls == 1) {
 		t.Fatalf("headers were asked for %d times, headers exchange: %v", calls, byHeaders)
 	}
 
 	want, byHeaders, exists = model.route(exchange, keys[:1], headers)
-	got, ok = tab.Route(nil, "/", exchange, raw[0], lazily)
+	got, ok = tab.Route(nil, "/", exchange, raw[0], m)
 	verify("one key", got, ok, want, exists)
 	for _, how := range []string{"cache", "cache again"} {
 		e, ok := cache.Route([]byte(exchange), raw[0])
@@ -321,12 +321,12 @@ func modelRoute(t *rapid.T, tab *Table[int], cache *Cache[int], model *naive) {
 			verify(how, nil, false, nil, exists)
 			continue
 		}
-		if e.NeedsHeaders != byHeaders {
-			t.Fatalf("%s: %q %q: needs headers: got %v, want %v", how, exchange, keys[0], e.NeedsHeaders, byHeaders)
+		if e.NeedsMessage != byHeaders {
+			t.Fatalf("%s: %q %q: needs headers: got %v, want %v", how, exchange, keys[0], e.NeedsMessage, byHeaders)
 		}
 		got := e.Queues
-		if e.NeedsHeaders {
-			got, ok = cache.RouteKeys(nil, []byte(exchange), raw[:1], lazily)
+		if e.NeedsMessage {
+			got, ok = cache.RouteKeys(nil, []byte(exchange), raw[:1], m)
 		}
 		verify(how, got, ok, want, exists)
 	}

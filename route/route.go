@@ -40,9 +40,13 @@ const (
 	Fanout
 	Topic
 	Headers
+	ConsistentHash
+	Random
 )
 
-var kindNames = [...]string{Direct: "direct", Fanout: "fanout", Topic: "topic", Headers: "headers"}
+var kindNames = [...]string{
+	Direct: "direct", Fanout: "fanout", Topic: "topic", Headers: "headers", ConsistentHash: "x-consistent-hash", Random: "x-random",
+}
 
 // String is the type's name as exchange.declare spells it.
 func (k Kind) String() string { return kindNames[k] }
@@ -65,16 +69,31 @@ type index[Q comparable] interface {
 	match(w *walk[Q]) bool
 }
 
-func newIndex[Q comparable](k Kind) index[Q] {
+// reads is what an exchange looks at beside the routing key. With any of it its routes are not cached.
+type reads uint8
+
+const (
+	readsHeaders reads = 1 << iota
+	readsProperties
+	readsChance // nothing of the message
+)
+
+// newIndex makes the index of an exchange, and says what it reads.
+func newIndex[Q comparable](k Kind, args table.Table) (x index[Q], r reads, err error) {
 	switch k {
 	case Direct:
-		return &directIndex[Q]{}
+		return &directIndex[Q]{}, 0, nil
 	case Fanout:
-		return &fanoutIndex[Q]{}
+		return &fanoutIndex[Q]{}, 0, nil
 	case Topic:
-		return &topicIndex[Q]{}
+		return &topicIndex[Q]{}, 0, nil
 	case Headers:
-		return &headersIndex[Q]{}
+		return &headersIndex[Q]{}, readsHeaders, nil
+	case ConsistentHash:
+		on, err := newHashOn(args)
+		return &hashIndex[Q]{on: on}, on.reads(), err
+	case Random:
+		return &randomIndex[Q]{}, readsChance, nil
 	}
 	panic("BUG: route: unknown exchange type")
 }
@@ -96,7 +115,38 @@ var (
 	ErrNoDestination = errors.New("binding destination does not exist")
 )
 
-// ArgumentError is a binding argument that the exchange's type refuses. Its text is the one
+// Message is what an exchange may look at beside the routing key.
+type Message interface {
+	// Headers gives the headers; who asks keeps none of it.
+	Headers() table.Table
+	// Properties gives the properties without the headers, likewise.
+	Properties() table.Properties
+}
+
+// CheckExchange reports the arguments that an exchange of this type cannot have: an *ArgumentError.
+func CheckExchange(k Kind, args table.Table) error {
+	_, _, err := newIndex[int](k, args)
+	return err
+}
+
+// CheckBinding reports the error that Bind gives for an exchange of this type: an *ArgumentError.
+func CheckBinding(k Kind, key string, args table.Table) error {
+	_, _, err := readBinding(k, key, args)
+	return err
+}
+
+// readBinding reads what a binding says to its exchange's type.
+func readBinding(k Kind, key string, args table.Table) (r *rule, weight float64, err error) {
+	switch k {
+	case Headers:
+		r, err = newRule(args)
+	case ConsistentHash:
+		weight, err = weightOf(key)
+	}
+	return r, weight, err
+}
+
+// ArgumentError is an argument or binding key that the exchange's type refuses. Its text is the one
 // RabbitMQ gives with PRECONDITION_FAILED.
 type ArgumentError struct{ Text string }
 

@@ -11,11 +11,27 @@ import (
 )
 
 // newTable makes a table with a vhost "/" that has these exchanges and queues.
+// given is a Message; calls counts how often its headers were asked for.
+type given struct {
+	headers table.Table
+	props   table.Properties
+	calls   *int
+}
+
+func (g *given) Headers() table.Table {
+	if g.calls != nil {
+		*g.calls++
+	}
+	return g.headers
+}
+
+func (g *given) Properties() table.Properties { return g.props }
+
 func newTable(t testing.TB, exchanges map[string]Kind, queues ...string) *Table[string] {
 	t.Helper()
 	tab := New[string]()
 	for name, k := range exchanges {
-		if !tab.AddExchange("/", name, k) {
+		if !tab.AddExchange("/", name, k, nil) {
 			t.Fatalf("exchange %s is taken", name)
 		}
 	}
@@ -43,7 +59,7 @@ func bind(t testing.TB, tab *Table[string], bindings ...Binding) {
 
 // reached routes a message and lists the queues, sorted.
 func reached(tab *Table[string], exchange, key string, headers table.Table) string {
-	queues, ok := tab.Route(nil, "/", exchange, []byte(key), func() table.Table { return headers })
+	queues, ok := tab.Route(nil, "/", exchange, []byte(key), &given{headers: headers})
 	if !ok {
 		return "no exchange"
 	}
@@ -61,7 +77,7 @@ func TestDefaultExchangeRoutesByQueueName(t *testing.T) {
 	if _, ok := tab.Route(nil, "other", "", []byte("q1"), nil); !ok {
 		t.Error("the default exchange is not in every vhost")
 	}
-	if tab.AddExchange("/", "", Direct) {
+	if tab.AddExchange("/", "", Direct, nil) {
 		t.Error("the default exchange was added")
 	}
 	if _, err := tab.Bind(to("", "q1", "k")); !errors.Is(err, ErrNoSource) {
@@ -71,7 +87,7 @@ func TestDefaultExchangeRoutesByQueueName(t *testing.T) {
 
 func TestVHostsAreApart(t *testing.T) {
 	tab := newTable(t, map[string]Kind{"e": Fanout}, "q1")
-	tab.AddExchange("v", "e", Fanout)
+	tab.AddExchange("v", "e", Fanout, nil)
 	tab.AddQueue("v", "q1", "v's")
 	if _, err := tab.Bind(Binding{VHost: "v", Source: "e", Dest: "q1"}); err != nil {
 		t.Fatal(err)
@@ -363,7 +379,7 @@ func TestBindingIdentity(t *testing.T) {
 	f := func(name string, v table.Value) table.Field { return table.Field{Name: name, Value: v} }
 	one, two := f("a", table.IntValue(1)), f("b", table.StringValue("2"))
 	tab := newTable(t, map[string]Kind{"d": Direct, "x": Fanout}, "q1", "x2")
-	tab.AddExchange("/", "q1", Fanout) // of the queue's name
+	tab.AddExchange("/", "q1", Fanout, nil) // of the queue's name
 	bind(t, tab, to("d", "q1", "k"), to("d", "q1", "k", one, two), to("d", "q1", "k2"))
 	toExchange := to("d", "q1", "k")
 	toExchange.ToExchange = true
@@ -442,7 +458,7 @@ func TestRemovalsReturnBindings(t *testing.T) {
 		t.Error("an unused exchange was not removed")
 	}
 	check(t, tab)
-	tab.AddExchange("/", "b", Fanout)
+	tab.AddExchange("/", "b", Fanout, nil)
 	if tab.Sources("/", "b") != 0 || reached(tab, "b", "", nil) != "" {
 		t.Error("a new exchange has its predecessor's bindings")
 	}
@@ -454,7 +470,7 @@ func TestListings(t *testing.T) {
 	all := []Binding{to("a", "q1", "k", args...), to("a", "b", "k"), to("b", "q1", "#"), to("b", "q2", "#")}
 	bind(t, tab, all...)
 	args[0].Name = "changed" // the table has its own
-	tab.AddExchange("v", "a", Direct)
+	tab.AddExchange("v", "a", Direct, nil)
 	tab.AddQueue("v", "q1", "")
 	bind(t, tab, Binding{VHost: "v", Source: "a", Dest: "q1"})
 

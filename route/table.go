@@ -60,7 +60,8 @@ type node[Q comparable] struct {
 
 type exchange[Q comparable] struct {
 	node[Q]
-	kind Kind // immutable
+	kind  Kind  // immutable
+	reads reads // immutable
 
 	alternate string                      // guarded by sh.mu
 	out       map[identity[Q]]*binding[Q] // guarded by sh.mu; once removed, the remover's
@@ -79,6 +80,8 @@ type binding[Q comparable] struct {
 	src  *exchange[Q] // immutable
 	args table.Table  // immutable; as the client wrote them
 	rule *rule        // immutable; for a headers exchange
+
+	weight float64 // immutable; for a consistent hash exchange
 
 	state state // guarded by src.sh.mu
 
@@ -140,15 +143,21 @@ func (t *Table[Q]) destination(vhost, dest string, toExchange bool) *node[Q] {
 	return sh.queues[name{vhost, dest}]
 }
 
-// AddExchange makes an exchange without bindings. It reports false and changes nothing if the
-// name is taken. The default exchange "" is in every vhost from the start and never added.
-func (t *Table[Q]) AddExchange(vhost, exchangeName string, k Kind) bool {
+// AddExchange makes an exchange without bindings. It reports false and changes nothing if the name
+// is taken, or the arguments are refused (see CheckExchange). The default exchange "" is in every
+// vhost from the start and never added.
+func (t *Table[Q]) AddExchange(vhost, exchangeName string, k Kind, args table.Table) bool {
+	x, r, err := newIndex[Q](k, args)
+	if err != nil {
+		return false
+	}
 	sh := t.shard(vhost, exchangeName)
 	ex := &exchange[Q]{
 		node:  node[Q]{name: name{vhost, exchangeName}, sh: sh},
 		kind:  k,
+		reads: r,
 		out:   make(map[identity[Q]]*binding[Q]),
-		index: newIndex[Q](k),
+		index: x,
 	}
 	ex.ex = ex
 	sh.mu.Lock()
@@ -349,10 +358,8 @@ func (t *Table[Q]) Bind(def Binding) (added bool, err error) {
 		src:  src,
 		args: def.Args.Clone(),
 	}
-	if src.kind == Headers {
-		if b.rule, err = newRule(b.args); err != nil {
-			return false, err
-		}
+	if b.rule, b.weight, err = readBinding(src.kind, def.Key, b.args); err != nil {
+		return false, err
 	}
 	if !b.announce() {
 		return false, ErrNoDestination
@@ -495,21 +502,21 @@ func visitAll[Q comparable](found []*binding[Q], visit func(Binding) bool) bool 
 // Route appends the queues that a message reaches to dst, each once; they are a set, in no
 // particular order. exists is false when there is no such exchange, and dst comes back as it was.
 //
-// headers gives the message's headers. It is called at most once, without a lock held, and only
-// when a headers exchange is reached; nil stands for a message without any.
-func (t *Table[Q]) Route(dst []Q, vhost, exchange string, key []byte, headers func() table.Table) (queues []Q, exists bool) {
+// m is the rest of the message. It is asked at most once for each of its parts, without a lock held,
+// and only when an exchange is reached that looks at it; nil stands for a message without any.
+func (t *Table[Q]) Route(dst []Q, vhost, exchange string, key []byte, m Message) (queues []Q, exists bool) {
 	w := t.walkers.Get().(*walk[Q])
 	w.one[0] = key
-	queues, exists = w.route(dst, vhost, exchange, w.one[:], headers)
+	queues, exists = w.route(dst, vhost, exchange, w.one[:], m)
 	t.walkers.Put(w)
 	return queues, exists
 }
 
 // RouteKeys is Route for a message with several routing keys (its CC and BCC): the union of what
 // they reach, and an alternate exchange takes over only where none of them found anything.
-func (t *Table[Q]) RouteKeys(dst []Q, vhost, exchange string, keys [][]byte, headers func() table.Table) (queues []Q, exists bool) {
+func (t *Table[Q]) RouteKeys(dst []Q, vhost, exchange string, keys [][]byte, m Message) (queues []Q, exists bool) {
 	w := t.walkers.Get().(*walk[Q])
-	queues, exists = w.route(dst, vhost, exchange, keys, headers)
+	queues, exists = w.route(dst, vhost, exchange, keys, m)
 	t.walkers.Put(w)
 	return queues, exists
 }

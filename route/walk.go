@@ -21,7 +21,8 @@ type walk[Q comparable] struct {
 	keys    [][]byte
 	one     [1][]byte // backs keys when there is one
 	headers table.Table
-	decoded bool // whether headers are this message's
+	props   table.Properties
+	known   reads // what can be read; headers and props are this message's as far as they are in it
 
 	out   []Q // the caller's list; the set found so far is out[base:]
 	base  int
@@ -47,20 +48,24 @@ type outcome uint8
 const (
 	routed outcome = iota
 	noExchange
-	needsHeaders // a headers exchange was reached and headers were not given
+	needsMessage // an exchange was reached that looks at the message, which was not given
 )
 
 // route does Route for w.t. It leaves deps behind when recording.
-func (w *walk[Q]) route(dst []Q, vhost, exchange string, keys [][]byte, headers func() table.Table) ([]Q, bool) {
-	if headers == nil {
-		headers = noHeaders
+func (w *walk[Q]) route(dst []Q, vhost, exchange string, keys [][]byte, m Message) ([]Q, bool) {
+	if m == nil {
+		m = bare{}
 	}
 	w.begin(dst, keys)
-	o := w.run(seedOf(vhost), vhost, exchange, xxhash.Sum64String(exchange), headers)
+	o := w.run(seedOf(vhost), vhost, exchange, xxhash.Sum64String(exchange), m)
 	return w.end(), o == routed
 }
 
-func noHeaders() table.Table { return nil }
+// bare is a Message with nothing but its routing key.
+type bare struct{}
+
+func (bare) Headers() table.Table         { return nil }
+func (bare) Properties() table.Properties { return table.Properties{} }
 
 func (w *walk[Q]) begin(dst []Q, keys [][]byte) {
 	w.out, w.base, w.keys = dst, len(dst), keys
@@ -70,8 +75,10 @@ func (w *walk[Q]) begin(dst []Q, keys [][]byte) {
 // end gives the result and drops every reference of the routing, except that deps stay.
 func (w *walk[Q]) end() []Q {
 	out := w.out
-	w.out, w.keys, w.one[0], w.headers = nil, nil, nil, nil
-	w.decoded = false
+	w.out, w.keys, w.one[0] = nil, nil, nil
+	if w.known != 0 {
+		w.headers, w.props, w.known = nil, table.Properties{}, 0
+	}
 	w.found = emptied(w.found)
 	w.reached = emptied(w.reached)
 	clear(w.queue)
@@ -93,8 +100,8 @@ func emptied[K comparable](m map[K]struct{}) map[K]struct{} {
 }
 
 // run walks from the named exchange. Hashes come from the caller, who may have them already;
-// with headers nil the walk ends at the first headers exchange.
-func (w *walk[Q]) run(seed uint64, vhost, exchange string, nameHash uint64, headers func() table.Table) outcome {
+// with m nil the walk ends at the first exchange that looks at the message.
+func (w *walk[Q]) run(seed uint64, vhost, exchange string, nameHash uint64, m Message) outcome {
 	if exchange == "" {
 		for _, key := range w.keys {
 			w.toQueue(seed, vhost, key)
@@ -108,11 +115,11 @@ func (w *walk[Q]) run(seed uint64, vhost, exchange string, nameHash uint64, head
 	w.reach(first)
 	for i := 0; i < len(w.queue); i++ {
 		ex := w.queue[i]
-		if ex.kind == Headers && headers != nil && !w.decoded {
-			w.headers, w.decoded = headers(), true
+		if ex.reads != 0 && m != nil {
+			w.read(ex.reads, m)
 		}
 		alternate, o := w.visit(ex)
-		if o == needsHeaders || o == noExchange && i == 0 {
+		if o == needsMessage || o == noExchange && i == 0 {
 			return o
 		}
 		if alternate != "" {
@@ -122,6 +129,18 @@ func (w *walk[Q]) run(seed uint64, vhost, exchange string, nameHash uint64, head
 		}
 	}
 	return routed
+}
+
+// read reads what an exchange wants to know of the message.
+func (w *walk[Q]) read(what reads, m Message) {
+	more := what &^ w.known
+	if more&readsHeaders != 0 {
+		w.headers = m.Headers()
+	}
+	if more&readsProperties != 0 {
+		w.props = m.Properties()
+	}
+	w.known |= more
 }
 
 // find looks an exchange up and, when recording, notes its absence.
@@ -148,8 +167,8 @@ func (w *walk[Q]) visit(ex *exchange[Q]) (alternate string, o outcome) {
 	}
 	w.note(&ex.gen, ex.gen.Load())
 	switch {
-	case ex.kind == Headers && !w.decoded:
-		return "", needsHeaders
+	case ex.reads&^w.known != 0:
+		return "", needsMessage
 	case !ex.index.match(w):
 		return ex.alternate, routed
 	}

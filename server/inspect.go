@@ -33,10 +33,10 @@ func Inspect(dir string) (Inspection, error) {
 		return none, dataError(dir, err)
 	}
 	defer lock.Close()
-	if err := definitions.CheckFormat(filepath.Join(dir, "node.json")); err != nil {
+	if err := definitions.CheckFormat(vfs.OS{}, filepath.Join(dir, "node.json")); err != nil {
 		return none, err
 	}
-	start, err := definitions.Load(filepath.Join(dir, "definitions.json"))
+	start, err := definitions.Load(vfs.OS{}, filepath.Join(dir, "definitions.json"))
 	if err != nil {
 		return none, err
 	}

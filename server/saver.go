@@ -6,6 +6,7 @@ import (
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/definitions"
+	"github.com/firemq/firemq/internal/vfs"
 )
 
 // saveDelay is how long a change of topology waits for others before definitions.json is
@@ -70,7 +71,7 @@ func (s *saver) now() error {
 	if err := s.b.Commit(&snap); err != nil {
 		return err
 	}
-	if err := definitions.Save(s.file, &snap); err != nil {
+	if err := definitions.Save(vfs.OS{}, s.file, &snap); err != nil {
 		return err
 	}
 	s.b.Saved(&snap)

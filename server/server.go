@@ -76,6 +76,9 @@ type Options struct {
 	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop; nil: discarded.
 	Log     *slog.Logger
 	Version string // shown to clients and operators
+	// OnReplay is told how far the recovery is, some times a second: the bytes of the journal that are
+	// read, of those that are to be, and the records in them.
+	OnReplay func(read, of, records int64)
 }
 
 // Recovery says what the start found on disk.
@@ -148,6 +151,7 @@ func (s *Server) open() error {
 		LoopbackUsers: s.opt.LoopbackUsers,
 		Log:           s.part("broker"),
 		OnFatal:       s.fail,
+		OnReplay:      s.opt.OnReplay,
 		Codecs: map[message.Encoding]message.Codec{
 			message.AMQP: amqpframes.PropertyCodec{},
 			message.FMQ1: fmq1frames.Codec{},
@@ -161,7 +165,7 @@ func (s *Server) open() error {
 		}
 		diskDir = dir
 		file = filepath.Join(dir, "definitions.json")
-		start, err := definitions.Load(file)
+		start, err := definitions.Load(vfs.OS{}, file)
 		if err != nil {
 			return fmt.Errorf("%w; restore it from a backup, or move it away to start without topology and users", err)
 		}
@@ -190,7 +194,7 @@ func (s *Server) open() error {
 	for _, d := range rec.Damaged {
 		s.log.Error("damage in the journal was skipped", "damage", d)
 	}
-	if len(o.Start.Users.Users) == 0 {
+	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser(s.opt.DefaultUser, s.opt.DefaultPass); err != nil {
 			return fmt.Errorf("create user '%s': %w", s.opt.DefaultUser, err)
 		}
@@ -216,7 +220,7 @@ func (s *Server) claim(dir string) error {
 		return dataError(dir, err)
 	}
 	s.lock = lock
-	if err := definitions.CheckFormat(filepath.Join(dir, "node.json")); err != nil {
+	if err := definitions.CheckFormat(vfs.OS{}, filepath.Join(dir, "node.json")); err != nil {
 		return err
 	}
 	return nil

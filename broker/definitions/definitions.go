@@ -8,8 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -300,9 +300,9 @@ func argumentsOf(m map[string]any, typed [][]byte, i, n int) (table.Table, error
 	return table.FromMap(m)
 }
 
-// Load reads the file; a missing one is an empty snapshot. Errors name the file.
-func Load(path string) (broker.Snapshot, error) {
-	p, err := os.ReadFile(path)
+// Load reads the file that Save wrote; there is none: the snapshot is empty.
+func Load(fsys vfs.FS, path string) (broker.Snapshot, error) {
+	p, err := read(fsys, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return broker.Snapshot{}, nil
 	}
@@ -316,22 +316,37 @@ func Load(path string) (broker.Snapshot, error) {
 	return s, nil
 }
 
+func read(fsys vfs.FS, path string) ([]byte, error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	n, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	p := make([]byte, n)
+	_, err = io.ReadFull(io.NewSectionReader(f, 0, n), p)
+	return p, err
+}
+
 // Save replaces the file as a whole: whoever reads it after a crash finds the old or the new one.
-func Save(path string, s *broker.Snapshot) error {
+func Save(fsys vfs.FS, path string, s *broker.Snapshot) error {
 	p, err := Encode(s)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
 	}
-	return replace(path, p)
+	return replace(fsys, path, p)
 }
 
-func replace(path string, p []byte) error {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o640)
+func replace(fsys vfs.FS, path string, p []byte) error {
+	tmp := path + ".tmp"
+	f, err := fsys.Create(tmp)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	_, err = f.Write(p)
+	_, err = f.WriteAt(p, 0)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -339,19 +354,19 @@ func replace(path string, p []byte) error {
 		err = e
 	}
 	if err == nil {
-		err = os.Rename(tmp, path)
+		err = fsys.Rename(tmp, path)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return vfs.OS{}.SyncDir(filepath.Dir(path))
+	return fsys.SyncDir(filepath.Dir(path))
 }
 
 // CheckFormat reads node.json, or writes it for a new directory. A newer format is refused.
-func CheckFormat(path string) error {
-	p, err := os.ReadFile(path)
+func CheckFormat(fsys vfs.FS, path string) error {
+	p, err := read(fsys, path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return replace(path, fmt.Appendf(nil, "{\"format\": %d}\n", Format))
+		return replace(fsys, path, fmt.Appendf(nil, "{\"format\": %d}\n", Format))
 	}
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/internal/vfs"
 	"github.com/firemq/firemq/route"
 )
 
@@ -39,10 +40,10 @@ func sample() broker.Snapshot {
 func TestSavedIsLoadedAgainWithEveryType(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "definitions.json")
 	want := sample()
-	if err := Save(path, &want); err != nil {
+	if err := Save(vfs.OS{}, path, &want); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Load(path)
+	got, err := Load(vfs.OS{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,13 +54,13 @@ func TestSavedIsLoadedAgainWithEveryType(t *testing.T) {
 
 func TestMissingFileIsEmptyAndDamageIsNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "definitions.json")
-	if s, err := Load(path); err != nil || len(s.VHosts) != 0 {
+	if s, err := Load(vfs.OS{}, path); err != nil || len(s.VHosts) != 0 {
 		t.Fatalf("missing: %+v, %v", s, err)
 	}
 	if err := os.WriteFile(path, []byte(`{"queues": [`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
+	if _, err := Load(vfs.OS{}, path); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
 		t.Fatalf("damaged: %v", err)
 	}
 }
@@ -88,7 +89,7 @@ func TestReadsAnExportOfRabbitMQ(t *testing.T) {
 func TestNewerFormatIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "node.json")
 	for range 2 { // made, then read
-		if err := CheckFormat(path); err != nil {
+		if err := CheckFormat(vfs.OS{}, path); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,7 +101,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := CheckFormat(path); err == nil || !strings.Contains(err.Error(), want) {
+		if err := CheckFormat(vfs.OS{}, path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", content, err)
 		}
 	}

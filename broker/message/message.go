@@ -11,6 +11,7 @@ package message
 
 import (
 	"encoding/binary"
+	"math"
 	"sync/atomic"
 
 	"github.com/firemq/firemq/frames/table"
@@ -37,6 +38,8 @@ type Codec interface {
 	// Headers adds the headers in props to dst, so that who routes by them can reuse its table;
 	// strings alias props. Malformed headers are none.
 	Headers(dst table.Table, props []byte) table.Table
+	// Properties reads all but the headers; strings alias props. Malformed ones are none.
+	Properties(props []byte) table.Properties
 }
 
 // MaxName is the largest exchange name or routing key in bytes (a short string, 4.2.5.3).
@@ -49,6 +52,15 @@ type Attributes struct {
 	Priority   uint8
 	HasHeaders bool
 	Expiration int64 // the publisher's time to live in ms; negative when it set none
+	Delay      int64 // ms until it is due, as its publisher asked; 0 for none. A message read back has none
+}
+
+// Due is the time, Unix ms, at which a message with a Delay is due that is published now.
+func (a *Attributes) Due(now int64) int64 {
+	if a.Delay > math.MaxInt64-now {
+		return math.MaxInt64
+	}
+	return now + a.Delay
 }
 
 // Message is one published message. Everything but the references and the position is

@@ -53,6 +53,8 @@ func TestParse(t *testing.T) {
 			Settings{Type: Classic, Config: config(func(c *queue.Config) { c.MessageTTL = MaxTTL })}},
 		{"a highest priority of 0", args("x-max-priority", i32(0)),
 			Settings{Type: Classic, Config: config(func(c *queue.Config) { c.MaxPriority = 0 })}},
+		{"expiry anywhere", args("x-expire-anywhere", boolean(true)), Settings{Type: Classic, ownExpireAnywhere: true,
+			Config: config(func(c *queue.Config) { c.ExpireAnywhere = true })}},
 		{"no single active consumer", args("x-single-active-consumer", boolean(false)), Settings{Type: Classic, Config: queue.Plain}},
 		{"dead letters to the default exchange", args("x-dead-letter-routing-key", str("k"), "x-dead-letter-exchange", str("")),
 			Settings{Type: Classic, Config: queue.Plain, DeadLetterExchange: ptr(""), DeadLetterKey: ptr("k")}},
@@ -65,6 +67,8 @@ func TestParse(t *testing.T) {
 			Settings{Type: Quorum, ownDeliveryLimit: true, Config: config(func(c *queue.Config) {
 				c.DeliveryLimit, c.MessageTTL, c.Expires, c.SingleActive = 3, 9, 9, true
 			})}},
+		{"a classic queue's delivery limit", args("x-delivery-limit", i32(3)),
+			Settings{Type: Classic, ownDeliveryLimit: true, Config: config(func(c *queue.Config) { c.DeliveryLimit = 3 })}},
 		{"a quorum queue without a limit", args("x-queue-type", str("quorum"), "x-delivery-limit", i32(-7)),
 			Settings{Type: Quorum, ownDeliveryLimit: true, Config: queue.Plain}},
 		{"a quorum queue drops its head instead of reject-publish-dlx", args("x-queue-type", str("quorum"), "x-overflow", str("reject-publish-dlx")),
@@ -100,6 +104,7 @@ func TestParseRefuses(t *testing.T) {
 		{args("x-expires", i64(MaxTTL+1)), durable, `{value_too_large,315360000001}`},
 		{args("x-max-priority", i32(256)), durable, `{max_value_exceeded,256}`},
 		{args("x-single-active-consumer", str("true")), durable, `{unacceptable_type,longstr}`},
+		{args("x-expire-anywhere", i32(1)), durable, `{unacceptable_type,signedint}`},
 		{args("x-overflow", i32(1)), durable, `{unacceptable_type,signedint}`},
 		{args("x-queue-type", i32(1)), durable, `{unacceptable_type,signedint}`},
 		{args("x-queue-mode", i32(1)), durable, `{unacceptable_type,signedint}`},
@@ -120,7 +125,7 @@ func TestParseRefuses(t *testing.T) {
 		// A bad value before a foreign argument, and the dead letter exchange's type before all.
 		{args("x-max-age", str("1D"), "x-max-length", i32(-1)), durable, ` invalid arg 'x-max-length' for queue 'q' in vhost '/': {value_negative,-1}`},
 		{args("x-expires", i32(0), "x-dead-letter-exchange", i32(1)), durable, ` invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'`},
-		{args("x-delivery-limit", i32(1)), durable, ` invalid arg 'x-delivery-limit' for queue 'q' in vhost '/' of queue type rabbit_classic_queue`},
+		{args("x-quorum-initial-group-size", i32(1)), durable, ` invalid arg 'x-quorum-initial-group-size' for queue 'q' in vhost '/' of queue type rabbit_classic_queue`},
 		{args("x-max-age", str("1D")), durable, ` invalid arg 'x-max-age' for queue 'q' in vhost '/' of queue type rabbit_classic_queue`},
 		{quorum("x-max-priority", i32(1)), durable, ` invalid arg 'x-max-priority' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue`},
 		{quorum("x-queue-mode", str("lazy")), durable, ` invalid arg 'x-queue-mode' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue`},
@@ -151,7 +156,7 @@ func TestEquivalent(t *testing.T) {
 		{"nothing", nil, nil, ""},
 		{"integers of any width", args("x-max-length", i32(5)), args("x-max-length", table.Value{Kind: table.Uint8, Num: 5}), ""},
 		{"unknown arguments", args("x-a", i32(1)), args("x-b", i32(1)), ""},
-		{"arguments of another type", nil, args("x-delivery-limit", i32(1), "x-max-age", str("1D")), ""},
+		{"arguments of another type", nil, args("x-max-in-memory-length", i32(1), "x-max-age", str("1D")), ""},
 		{"the order of arguments", args("x-expires", i32(1), "x-max-length", i32(2)), args("x-max-length", i32(2), "x-expires", i32(1)), ""},
 		{"absent and classic", nil, args("x-queue-type", str("classic")), ""},
 		{"classic and absent", args("x-queue-type", str("classic")), nil, ""},

@@ -124,7 +124,7 @@ func TestMatch(t *testing.T) {
 	high := make1(t, "high", "^q1", "queues", 5, false, "max-length", i64(1))
 	quorum := make1(t, "quorum", "^q1", "quorum_queues", 9, false, "max-length", i64(1))
 	exchanges := make1(t, "exchanges", "^q1", "exchanges", 9, false, "alternate-exchange", str("x"))
-	limit := make1(t, "limit", "^q1", "queues", 10, false, "max-length", i64(1), "delivery-limit", i64(1))
+	limit := make1(t, "limit", "^q1", "queues", 10, false, "max-length", i64(1), "target-group-size", i64(1))
 	streams := make1(t, "streams", "", "streams", 99, false, "max-age", str("1D"))
 	tie := make1(t, "a-tie", "^q1", "queues", 5, false, "max-length", i64(1))
 	all := []*Policy{low, high, quorum, exchanges, limit, streams, tie}
@@ -194,7 +194,11 @@ func TestWith(t *testing.T) {
 		{"an argument beats it", args("x-overflow", str("drop-head"), "x-dead-letter-exchange", str("a")),
 			args("overflow", str("reject-publish"), "dead-letter-exchange", str("b"), "dead-letter-routing-key", str("k")),
 			func(s *Settings) { s.DeadLetterKey = ptr("k") }},
-		{"no delivery limit on a classic queue", classic, args("delivery-limit", i64(3)), func(s *Settings) {}},
+		{"a classic queue's delivery limit", classic, args("delivery-limit", i64(3)), func(s *Settings) { s.Config.DeliveryLimit = 3 }},
+		{"a classic queue's smaller one", args("x-delivery-limit", i32(2)), args("delivery-limit", i64(3)), func(s *Settings) {}},
+		{"a classic queue's larger one", args("x-delivery-limit", i32(9)), args("delivery-limit", i64(3)), func(s *Settings) { s.Config.DeliveryLimit = 3 }},
+		{"expiry anywhere", classic, args("expire-anywhere", boolean(true)), func(s *Settings) { s.Config.ExpireAnywhere = true }},
+		{"an argument against expiry anywhere", args("x-expire-anywhere", boolean(false)), args("expire-anywhere", boolean(true)), func(s *Settings) {}},
 		{"a delivery limit above the default", quorum, args("delivery-limit", i64(50)), func(s *Settings) { s.Config.DeliveryLimit = 50 }},
 		{"a delivery limit below the argument", append(args("x-delivery-limit", i32(30)), quorum...), args("delivery-limit", i64(10)),
 			func(s *Settings) { s.Config.DeliveryLimit = 10 }},

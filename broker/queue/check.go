@@ -1,10 +1,14 @@
 package queue
 
-import "fmt"
+import (
+	"fmt"
+	"iter"
+	"slices"
+)
 
 // check walks the whole queue and reports the first broken invariant.
 func (q *Queue) check() error {
-	n, bytes, resident, err := q.ready.check()
+	n, bytes, resident, err := q.ready.check(q.cfg.ExpireAnywhere, q.soonest)
 	switch {
 	case err != nil:
 		return err
@@ -17,12 +21,17 @@ func (q *Queue) check() error {
 	}
 	for l := range q.ready.each() {
 		for e := range l.each() {
-			if e.Seq == 0 || e.Seq >= q.nextSeq {
-				return fmt.Errorf("seq %d is not below %d", e.Seq, q.nextSeq)
+			if e.Seq == 0 || e.rank() >= q.nextSeq {
+				return fmt.Errorf("seq %d, rank %d are not below %d", e.Seq, e.rank(), q.nextSeq)
 			}
 			if err := q.debug.notOut(e.Seq); err != nil {
 				return err
 			}
+		}
+	}
+	if q.delays != nil {
+		if err := q.delays.check(q.nextSeq); err != nil {
+			return err
 		}
 	}
 	if err := q.debug.check(q.unacked); err != nil {
@@ -31,7 +40,8 @@ func (q *Queue) check() error {
 	return q.consumers.check(q.unacked)
 }
 
-func (r *ready) check() (n int, bytes, resident int64, err error) {
+// check walks all that is ready. With anywhere no message expires before soonest.
+func (r *ready) check(anywhere bool, soonest int64) (n int, bytes, resident int64, err error) {
 	top := -1
 	for l, p := range r.each() {
 		var last uint64
@@ -40,13 +50,16 @@ func (r *ready) check() (n int, bytes, resident int64, err error) {
 			count++
 			bytes += int64(e.Size)
 			resident += e.cost()
+			if e.Expiry != 0 && anywhere && (soonest == 0 || e.Expiry < soonest) {
+				return 0, 0, 0, fmt.Errorf("a message expires at %d, the soonest at %d", e.Expiry, soonest)
+			}
 			if int(e.Priority) != p {
 				return 0, 0, 0, fmt.Errorf("priority %d in level %d", e.Priority, p)
 			}
-			if e.Seq <= last {
-				return 0, 0, 0, fmt.Errorf("level %d: seq %d after %d", p, e.Seq, last)
+			if e.rank() <= last {
+				return 0, 0, 0, fmt.Errorf("level %d: rank %d after %d", p, e.rank(), last)
 			}
-			last = e.Seq
+			last = e.rank()
 		}
 		n += count
 		if (count == 0) != l.empty() {
@@ -58,15 +71,17 @@ func (r *ready) check() (n int, bytes, resident int64, err error) {
 		if count > 0 {
 			top = p
 		}
-		memory := int64(0)
-		for c := l.fifo.first; c != nil; c = c.next {
-			memory += c.memory()
-		}
-		if memory != l.fifo.memory {
-			return 0, 0, 0, fmt.Errorf("chunks of %d bytes, counted %d", memory, l.fifo.memory)
-		}
-		if err := l.fifo.checkPaging(); err != nil {
-			return 0, 0, 0, err
+		for f := range l.fifos() {
+			memory := int64(0)
+			for c := f.first; c != nil; c = c.next {
+				memory += c.memory()
+			}
+			if memory != f.memory {
+				return 0, 0, 0, fmt.Errorf("chunks of %d bytes, counted %d", memory, f.memory)
+			}
+			if err := f.checkPaging(f == l.ripe); err != nil {
+				return 0, 0, 0, err
+			}
 		}
 	}
 	if r.levels != nil && n > 0 && r.top != top {
@@ -86,8 +101,79 @@ func (l *level) each() func(yield func(*Entry) bool) {
 			}
 			back.pop()
 		}
-		l.fifo.each(yield)
+		if l.ripe == nil {
+			l.fifo.each(yield)
+			return
+		}
+		ripe, stop := iter.Pull(l.ripe.each)
+		defer stop()
+		r, more := ripe()
+		for e := range l.fifo.each {
+			for ; more && r.rank() < e.rank(); r, more = ripe() {
+				if !yield(r) {
+					return
+				}
+			}
+			if !yield(e) {
+				return
+			}
+		}
+		for ; more; r, more = ripe() {
+			if !yield(r) {
+				return
+			}
+		}
 	}
+}
+
+// check walks all that is delayed.
+func (d *delays) check(nextSeq uint64) error {
+	seen := make(map[uint64]bool)
+	n, bytes, resident := 0, int64(0), int64(0)
+	bad := error(nil)
+	look := func(e *Entry) {
+		n++
+		bytes += int64(e.Size)
+		resident += e.cost()
+		if e.Due == 0 || e.Lag != 0 || seen[e.Seq] || e.Seq >= nextSeq {
+			bad = fmt.Errorf("delayed entry %+v", *e)
+		}
+		seen[e.Seq] = true
+	}
+	ordered := func(entries []Entry) {
+		for i := range entries {
+			look(&entries[i])
+			if i > 0 && !earlier(&entries[i-1], &entries[i]) {
+				bad = fmt.Errorf("delayed entry %+v after %+v", entries[i], entries[i-1])
+			}
+		}
+	}
+	for e := range d.fresh.each {
+		look(e)
+	}
+	for _, h := range [...]dueHeap{d.warm, d.loose} {
+		for i := range h {
+			look(&h[i])
+			if up := (i - 1) / 2; i > 0 && earlier(&h[i], &h[up]) {
+				bad = fmt.Errorf("delayed entry %+v below %+v", h[i], h[up])
+			}
+		}
+	}
+	for i := range d.incoming {
+		look(&d.incoming[i])
+	}
+	all := slices.Clone(d.front)
+	for _, b := range d.blocks {
+		at := len(all)
+		if all = b.unpack(all); len(all) == at || len(all) > at+dueEntries || all[at].Due != b.due || all[at].Seq != b.seq {
+			bad = fmt.Errorf("block of delayed entries with the key %d, %d: %d entries", b.due, b.seq, len(all)-at)
+		}
+	}
+	ordered(all)
+	if n != d.n || bytes != d.bytes || resident != d.resident {
+		bad = fmt.Errorf("delayed are %d messages of %d bytes, resident %d, counted %d of %d, %d", n, bytes, resident, d.n, d.bytes, d.resident)
+	}
+	return bad
 }
 
 func (f *fifo) each(yield func(*Entry) bool) {
@@ -95,8 +181,7 @@ func (f *fifo) each(yield func(*Entry) bool) {
 	for c := f.first; c != nil; c = c.next {
 		entries := c.entries
 		if c.packed != nil {
-			entries = make([]Entry, chunkEntries)
-			c.unpackTo(entries)
+			entries = c.unpackTo(make([]Entry, chunkEntries))
 		} else if c == f.last {
 			entries = entries[:f.to]
 		}
@@ -109,14 +194,20 @@ func (f *fifo) each(yield func(*Entry) bool) {
 	}
 }
 
-// checkPaging checks the cursor, and that the chunks at both ends are not packed.
-func (f *fifo) checkPaging() error {
+// checkPaging checks the cursor, and that the chunks at both ends are not packed, nor those that the
+// cursor has not passed, unless they are packed anyway.
+func (f *fifo) checkPaging(anyway bool) error {
 	cur, found := f.paging, f.paging.chunk == nil
 	before := int64(0)
 	from := f.from
 	for c := f.first; c != nil; c = c.next {
-		if (c.packed != nil) != (c.entries == nil) || c.packed != nil && (found || c == f.first || c == f.last) {
+		if (c.packed != nil) != (c.entries == nil) || c.packed != nil && (found && !anyway || c == f.first || c == f.last) {
 			return fmt.Errorf("a chunk is packed and must not be")
+		}
+		for _, e := range f.look(c, make([]Entry, chunkEntries)) {
+			if e.Expiry != 0 && (c.soonest == 0 || e.Expiry < c.soonest) {
+				return fmt.Errorf("a message expires at %d, the soonest of its chunk at %d", e.Expiry, c.soonest)
+			}
 		}
 		to := len(c.entries)
 		if c == f.last {

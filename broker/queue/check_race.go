@@ -47,7 +47,7 @@ func (d *debug) check(unacked int) error {
 // checkNow checks the queue after a call: always while it is short, else now and then.
 func (q *Queue) checkNow() {
 	q.debug.calls++
-	if size := q.ready.n + q.unacked + q.consumers.n; size > 32 && q.debug.calls%(size*4) != 0 {
+	if size := q.ready.n + q.Delayed() + q.unacked + q.consumers.n; size > 32 && q.debug.calls%(size*4) != 0 {
 		return
 	}
 	if err := q.check(); err != nil {

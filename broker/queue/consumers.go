@@ -191,15 +191,32 @@ func (cs *consumers) grant(c *Consumer, n uint64) {
 	cs.admit(c)
 }
 
-// haveRoom says whether the taking consumers together have room for n more deliveries. Each has room
-// for one at least, so it looks at n consumers at most.
+// roomLook is how many consumers haveRoom asks at most. With more, whose connections have no room, publishes
+// to a full queue that rejects are refused although another consumer may take them.
+const roomLook = 256
+
+// haveRoom says whether the taking consumers together have room for n more deliveries, as far as their
+// Receivers have, too. A room that several share counts once, as that of the first of them.
 func (cs *consumers) haveRoom(n uint64) bool {
 	var room uint64
+	var sharing [8]any // of more than that, the rest does not count
+	known, looks := 0, 0
 	for _, r := range cs.ranks[min(cs.from, len(cs.ranks)):] {
-		c := r.next
-		for c != nil {
-			if room += c.room; room >= n {
+		for c := r.next; c != nil; {
+			has, shared := c.Receiver.Room()
+			switch {
+			case shared == nil:
+			case known == len(sharing) || slices.Contains(sharing[:known], shared):
+				has = 0
+			default:
+				sharing[known] = shared
+				known++
+			}
+			if room += min(c.room, has); room >= n {
 				return true
+			}
+			if looks++; looks == roomLook {
+				return false
 			}
 			if c = c.ringNext; c == r.next {
 				break

@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -13,7 +15,9 @@ import (
 type model struct {
 	cfg       Config
 	nextSeq   uint64
-	ready     []Entry // in no order
+	ready     []Entry         // in no order
+	delayed   []Entry         // likewise
+	fresh     map[uint64]bool // the Seq of delayed ones that may wait for the journal
 	unacked   []Delivery
 	consumers []*modelConsumer // in order of registration
 	active    *modelConsumer
@@ -54,7 +58,7 @@ func (m *model) takers() (all []*modelConsumer) {
 func (m *model) head() int {
 	h := 0
 	for i, e := range m.ready {
-		if e.Priority > m.ready[h].Priority || e.Priority == m.ready[h].Priority && e.Seq < m.ready[h].Seq {
+		if e.Priority > m.ready[h].Priority || e.Priority == m.ready[h].Priority && e.rank() < m.ready[h].rank() {
 			h = i
 		}
 	}
@@ -67,6 +71,81 @@ func (m *model) waits(e Entry, committed uint64) bool {
 
 func (m *model) bytes() (n int64) {
 	for _, e := range m.ready {
+		n += int64(e.Size)
+	}
+	return n
+}
+
+// settle makes at most limit delayed messages ripe for ripen, in order of Seq.
+func (m *model) settle(committed uint64, limit int) {
+	for _, seq := range slices.Sorted(maps.Keys(m.fresh)) {
+		e := m.delayed[slices.IndexFunc(m.delayed, func(e Entry) bool { return e.Seq == seq })]
+		if limit == 0 || m.waits(e, committed) {
+			return
+		}
+		limit--
+		delete(m.fresh, seq)
+	}
+}
+
+// nextDelayed is the index of the message that is due first, -1 for none.
+func (m *model) nextDelayed() int {
+	next := -1
+	for i, e := range m.delayed {
+		if !m.fresh[e.Seq] && (next < 0 || earlier(&e, &m.delayed[next])) {
+			next = i
+		}
+	}
+	return next
+}
+
+func (m *model) ripen(now int64) (dead []Dead) {
+	for {
+		i := m.nextDelayed()
+		if i < 0 || m.delayed[i].Due > now {
+			return dead
+		}
+		e := m.delayed[i]
+		m.delayed = slices.Delete(m.delayed, i, i+1)
+		e.Lag = uint32(m.nextSeq - e.Seq)
+		m.nextSeq++
+		m.transit = len(m.takers()) > 0 && (len(m.ready) == 0 || m.transit)
+		m.ready = append(m.ready, e)
+		if limit := sweep; !m.transit {
+			dead = append(dead, m.trim(&limit)...)
+		}
+	}
+}
+
+// soonest is the first expiry of messages that may go from anywhere, 0 for none.
+func (m *model) soonest() (at int64) {
+	if m.cfg.ExpireAnywhere && !m.transit {
+		for _, e := range m.ready {
+			at = earliest(at, e.Expiry)
+		}
+	}
+	return at
+}
+
+// expunge removes what has expired, wherever it is, in order of Seq.
+func (m *model) expunge(now int64) (dead []Dead) {
+	if !m.cfg.ExpireAnywhere {
+		return nil
+	}
+	m.ready = slices.DeleteFunc(m.ready, func(e Entry) bool {
+		if e.expired(now) {
+			dead = append(dead, Dead{e, Expired})
+		}
+		return e.expired(now)
+	})
+	slices.SortFunc(dead, bySeq)
+	return dead
+}
+
+func bySeq(a, b Dead) int { return cmp.Compare(a.Entry.Seq, b.Entry.Seq) }
+
+func (m *model) delayedBytes() (n int64) {
+	for _, e := range m.delayed {
 		n += int64(e.Size)
 	}
 	return n
@@ -130,9 +209,11 @@ func testModel(t *testing.T) {
 			MaxPriority:   int(limit("max-priority", 3)),
 			SingleActive:  rapid.Bool().Draw(t, "single"),
 			DeliveryLimit: limit("delivery-limit", 3),
+
+			ExpireAnywhere: rapid.Bool().Draw(t, "anywhere"),
 		}
 		q := New(cfg)
-		m := &model{cfg: cfg, nextSeq: 1}
+		m := &model{cfg: cfg, nextSeq: 1, fresh: map[uint64]bool{}}
 		var out Effects
 		now, committed := int64(1000), uint64(1)
 		byConsumer := map[*Consumer]*modelConsumer{}
@@ -174,22 +255,28 @@ func testModel(t *testing.T) {
 				if rapid.Bool().Draw(t, "expires") {
 					s.expiration = rapid.Int64Range(-1, 10).Draw(t, "expiration")
 				}
+				if rapid.IntRange(0, 2).Draw(t, "delayed") == 0 {
+					s.delay = rapid.Int64Range(0, 12).Draw(t, "delay")
+				}
 				msg := s.message()
 				e, ok := q.Publish(msg, s.journaled, now, &out)
 
+				dead := m.ripen(now)
 				takers := m.takers()
-				transit := len(takers) > 0 && (len(m.ready) == 0 || m.transit)
+				transit := s.delay == 0 && len(takers) > 0 && (len(m.ready) == 0 || m.transit)
 				want := Entry{Msg: msg, Seq: m.nextSeq, Size: uint32(s.size), Journaled: s.journaled}
 				if ttl := msg.Expiration; ttl >= 0 || m.cfg.MessageTTL != None {
 					if ttl < 0 || m.cfg.MessageTTL != None && m.cfg.MessageTTL < ttl {
 						ttl = m.cfg.MessageTTL
 					}
-					want.Expiry = now + ttl
+					want.Expiry = now + s.delay + ttl
+				}
+				if s.delay > 0 {
+					want.Due = now + s.delay
 				}
 				if m.cfg.MaxPriority != None {
 					want.Priority = uint8(min(int(s.priority), m.cfg.MaxPriority))
 				}
-				var dead []Dead
 				refused := false
 				if m.cfg.Overflow != DropHead {
 					// What consumers have room for leaves before the message arrives.
@@ -197,6 +284,7 @@ func testModel(t *testing.T) {
 					if transit {
 						for _, c := range takers {
 							switch {
+							case c.blocked():
 							case c.Credited:
 								room += int(c.credit)
 							case c.NoAck || c.Prefetch == 0:
@@ -207,27 +295,33 @@ func testModel(t *testing.T) {
 						}
 						stay = max(0, stay-room)
 					}
-					refused = m.cfg.MaxLength != None && int64(stay)+1 > m.cfg.MaxLength
+					refused = m.cfg.MaxLength != None && int64(stay)+1 > max(0, m.cfg.MaxLength-int64(len(m.delayed)))
 					if m.cfg.MaxBytes != None {
 						bytes := int64(s.size)
 						if stay > 0 { // the queue does not look which of them stay
 							bytes += m.bytes()
 						}
-						refused = refused || bytes > m.cfg.MaxBytes
+						refused = refused || bytes > max(0, m.cfg.MaxBytes-m.delayedBytes())
 					}
 				}
 				if refused {
 					if m.cfg.Overflow == RejectPublishDLX {
 						want.Seq, want.Journaled = 0, false
-						dead = []Dead{{want, MaxLen}}
+						dead = append(dead, Dead{want, MaxLen})
 					}
 					want = Entry{}
+				} else if want.Due != 0 {
+					m.nextSeq++
+					m.delayed = append(m.delayed, want)
+					if s.journaled {
+						m.fresh[want.Seq] = true
+					}
 				} else {
 					m.nextSeq++
 					m.ready = append(m.ready, want)
 					m.transit = transit
 					if limit := sweep; !transit {
-						dead = m.trim(&limit)
+						dead = append(dead, m.trim(&limit)...)
 					}
 				}
 				if ok == refused || e != want {
@@ -236,21 +330,28 @@ func testModel(t *testing.T) {
 				wantDead(dead)
 			},
 			"append": func(t *rapid.T) {
-				for i := range m.ready {
-					if e := &m.ready[i]; e.Journaled && e.Msg != nil && e.Msg.Position() == 0 && rapid.Bool().Draw(t, "append") {
+				for _, e := range slices.Concat(m.ready, m.delayed) {
+					if e.Journaled && e.Msg != nil && e.Msg.Position() == 0 && rapid.Bool().Draw(t, "append") {
 						e.Msg.SetPosition(committed + rapid.Uint64Range(0, 5).Draw(t, "at"))
 					}
 				}
 			},
 			"page out": func(t *rapid.T) {
 				var gone []*message.Message
-				q.PageOut(rapid.Int64Range(0, 1000).Draw(t, "keep"), committed, rapid.IntRange(1, 20).Draw(t, "limit"), &gone)
+				limit := rapid.IntRange(1, 20).Draw(t, "limit")
+				q.PageOut(rapid.Int64Range(0, 1000).Draw(t, "keep"), committed, limit, &gone)
+				m.settle(committed, limit)
 				for _, msg := range gone {
-					i := slices.IndexFunc(m.ready, func(e Entry) bool { return e.Msg == msg })
+					list := m.ready
+					i := slices.IndexFunc(list, func(e Entry) bool { return e.Msg == msg })
 					if i < 0 {
-						t.Fatal("paged out a message that is not ready")
+						list = m.delayed
+						i = slices.IndexFunc(list, func(e Entry) bool { return e.Msg == msg })
 					}
-					e := &m.ready[i]
+					if i < 0 {
+						t.Fatal("paged out a message that is not there")
+					}
+					e := &list[i]
 					if !e.Journaled || msg.Position() == 0 || msg.Position() >= committed {
 						t.Fatalf("paged out %+v, which is not committed", *e)
 					}
@@ -265,7 +366,8 @@ func testModel(t *testing.T) {
 
 				got := out.Deliver
 				out.Deliver = nil
-				var dead []Dead
+				m.settle(committed, sweep)
+				dead := m.ripen(now)
 				wantMore := false
 				for len(m.ready) > 0 {
 					if left == 0 { // the end: whom the queue asked in vain is parked by now
@@ -349,15 +451,14 @@ func testModel(t *testing.T) {
 				wantDead(dead)
 			},
 			"get": func(t *rapid.T) {
-				e, ok := q.Get(now, committed, &out)
+				e, ok := q.Get(now, &out)
+				dead := m.ripen(now)
 				limit := len(m.ready)
-				dead := m.expire(now, &limit)
+				dead = append(dead, m.expire(now, &limit)...)
 				var want Entry
 				if len(m.ready) > 0 {
-					if !m.waits(m.ready[m.head()], committed) {
-						want = m.pop()
-						m.unacked = append(m.unacked, Delivery{nil, want})
-					}
+					want = m.pop()
+					m.unacked = append(m.unacked, Delivery{nil, want})
 				}
 				if e != want || ok != (want.Seq != 0) {
 					t.Fatalf("got %+v, %v, want %+v", e, ok, want)
@@ -444,18 +545,27 @@ func testModel(t *testing.T) {
 			},
 			"expire": func(t *rapid.T) {
 				q.Expire(now, &out)
-				var dead []Dead
+				dead := m.ripen(now)
 				if limit := sweep; !m.transit || len(m.ready) == 0 {
-					dead = append(m.expire(now, &limit), m.trim(&limit)...)
+					dead = append(append(dead, m.expire(now, &limit)...), m.trim(&limit)...)
+					if gone := m.expunge(now); len(out.Dead) == len(dead)+len(gone) {
+						slices.SortFunc(out.Dead[len(dead):], bySeq)
+						dead = append(dead, gone...)
+					}
 				}
 				wantDead(dead)
 			},
 			"reconfigure": func(t *rapid.T) {
 				m.cfg.MaxLength, m.cfg.MaxBytes, m.cfg.MessageTTL = limit("max-length", 12), limit("max-bytes", 60), limit("ttl", 20)
+				m.cfg.ExpireAnywhere = rapid.Bool().Draw(t, "anywhere")
 				q.Reconfigure(m.cfg, now, &out)
-				var dead []Dead
+				dead := m.ripen(now)
 				if limit := sweep; !m.transit || len(m.ready) == 0 {
-					dead = append(m.expire(now, &limit), m.trim(&limit)...)
+					dead = append(append(dead, m.expire(now, &limit)...), m.trim(&limit)...)
+					if gone := m.expunge(now); len(out.Dead) == len(dead)+len(gone) {
+						slices.SortFunc(out.Dead[len(dead):], bySeq)
+						dead = append(dead, gone...)
+					}
 				}
 				wantDead(dead)
 			},
@@ -468,6 +578,13 @@ func testModel(t *testing.T) {
 				for len(m.ready) > 0 {
 					want = append(want, m.pop())
 				}
+				for i := m.nextDelayed(); i >= 0; i = m.nextDelayed() {
+					want = append(want, m.delayed[i])
+					m.delayed = slices.Delete(m.delayed, i, i+1)
+				}
+				want = append(want, m.delayed...) // fresh, in order of Seq
+				m.delayed = nil
+				clear(m.fresh)
 				if n != len(want) || !slices.Equal(got, want) {
 					t.Fatalf("purged %+v, want %+v", got, want)
 				}
@@ -480,8 +597,23 @@ func testModel(t *testing.T) {
 				for _, d := range m.unacked {
 					unackedBytes += int64(d.Entry.Size)
 				}
-				got := fmt.Sprint(q.Len(), q.Bytes(), q.Unacked(), q.UnackedBytes(), q.Consumers(), q.NextSeq(), len(out.Deliver))
-				want := fmt.Sprint(len(m.ready), m.bytes(), len(m.unacked), unackedBytes, len(m.consumers), m.nextSeq, 0)
+				at := int64(0)
+				if len(m.ready) > 0 && !m.transit {
+					if at = m.ready[m.head()].Expiry; m.cfg.Overflow == DropHead && m.over(0, 0) {
+						at = 1
+					}
+				}
+				if i := m.nextDelayed(); i >= 0 && (at == 0 || m.delayed[i].Due < at) {
+					at = m.delayed[i].Due
+				}
+				if anywhere := m.soonest(); anywhere != 0 && (at == 0 || anywhere < at) {
+					at = anywhere
+				}
+				if got := q.NextExpiry(); got != at && !(m.cfg.ExpireAnywhere && (at == 0 || got < at || got <= now)) {
+					t.Fatalf("next expiry %d, want %d", q.NextExpiry(), at)
+				}
+				got := fmt.Sprint(q.Delayed(), q.DelayedBytes(), q.Len(), q.Bytes(), q.Unacked(), q.UnackedBytes(), q.Consumers(), q.NextSeq(), len(out.Deliver))
+				want := fmt.Sprint(len(m.delayed), m.delayedBytes(), len(m.ready), m.bytes(), len(m.unacked), unackedBytes, len(m.consumers), m.nextSeq, 0)
 				if got != want {
 					t.Fatalf("counts %s, want %s", got, want)
 				}

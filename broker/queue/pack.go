@@ -7,7 +7,7 @@ import (
 )
 
 // A block is a run of journaled entries without their messages, in a form that a long backlog can
-// afford: a byte or two for each instead of 48, and no pointers for the garbage collector to follow.
+// afford: a byte or two for each instead of 56, and no pointers for the garbage collector to follow.
 // Blocks are also what a checkpoint holds: the format is part of the disk format (docs/storage.md).
 //
 //	uvarint  number of entries
@@ -24,6 +24,9 @@ import (
 //
 // Records of one queue follow each other more often than not, so the guess is that Pos grows by
 // the size of the entry before and by what it grew beyond that last time.
+//
+// A block with entries that have a delay is of another form (packdelayed.go), which its number of
+// entries shows.
 
 const (
 	hasSeq = 1 << iota
@@ -71,9 +74,14 @@ func (e *Entry) Position() uint64 {
 	return e.Msg.Position()
 }
 
-// AppendBlock appends a block of at most MaxBlock entries, all of them journaled and with ascending
-// Seq, to dst. Only their places go into it, not their messages.
+// AppendBlock appends a block of at most MaxBlock entries, all of them journaled, to dst. They are in
+// ascending Seq unless one has a Due. Only their places go into it, not their messages.
 func AppendBlock(dst []byte, entries []Entry) []byte {
+	for i := range entries {
+		if entries[i].Due != 0 {
+			return appendDelayed(dst, entries)
+		}
+	}
 	dst = binary.AppendUvarint(dst, uint64(len(entries)))
 	if len(entries) == 0 {
 		return dst
@@ -147,6 +155,9 @@ var ErrBlock = errors.New("the block of entries is damaged")
 func DecodeBlock(dst []Entry, src []byte) (entries []Entry, rest []byte, err error) {
 	r := reader{src: src}
 	n := r.uvarint()
+	if !r.bad && n&delayedForm != 0 {
+		return decodeDelayed(dst, src, &r, n&^delayedForm)
+	}
 	if r.bad || n > MaxBlock {
 		return dst, src, ErrBlock
 	}

@@ -37,22 +37,25 @@ type cursor struct {
 
 // pageOut pages out up to limit entries, the lower levels first: only the highest one keeps any.
 func (r *ready) pageOut(keep int64, committed uint64, limit int, out *[]*message.Message) (more bool) {
-	page := func(f *fifo, keep int64) {
-		looked, saved := f.pageOut(keep, committed, limit, out)
-		limit -= looked
-		r.resident -= saved
+	page := func(l *level, keep int64) {
+		for f := range l.fifos() {
+			looked, saved := f.pageOut(keep, committed, limit, out)
+			limit -= looked
+			r.resident -= saved
+			keep /= 2
+		}
 	}
 	if r.levels == nil {
-		page(&r.plain.fifo, keep)
+		page(&r.plain, keep)
 		return limit == 0
 	}
 	for p, l := range r.levels {
 		switch {
 		case l == nil:
 		case r.top == p:
-			page(&l.fifo, keep)
+			page(l, keep)
 		default:
-			page(&l.fifo, 0)
+			page(l, 0)
 		}
 	}
 	return limit == 0
@@ -75,9 +78,7 @@ func (f *fifo) pageOut(keep int64, committed uint64, limit int, out *[]*message.
 		case cur.at == len(c.entries):
 			cur.chunk, cur.at = c.next, 0
 			if c != f.first {
-				f.memory -= c.memory()
-				c.pack()
-				f.memory += c.memory()
+				f.pack(c)
 			}
 			continue
 		}
@@ -113,8 +114,8 @@ func (f *fifo) passes(front *Entry) {
 const packBytes = 48
 
 // pack packs c if every entry of it is paged out.
-func (c *chunk) pack() {
-	if len(c.entries) != chunkEntries {
+func (f *fifo) pack(c *chunk) {
+	if cap(c.entries) != chunkEntries || len(c.entries) == 0 {
 		return
 	}
 	for i := range c.entries {
@@ -122,27 +123,37 @@ func (c *chunk) pack() {
 			return
 		}
 	}
-	c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), c.entries))
+	entries := c.entries
+	f.repack(c, entries)
+	chunks.Put(&chunk{entries: entries[:chunkEntries]})
+}
+
+// repack makes entries, without messages, what c holds, as a block.
+func (f *fifo) repack(c *chunk, entries []Entry) {
+	f.memory -= c.memory()
+	c.packed = AppendBlock(make([]byte, 0, packBytes), entries)
 	if cap(c.packed) > len(c.packed)+16 {
 		c.packed = slices.Clone(c.packed)
 	}
-	chunks.Put(&chunk{entries: c.entries})
 	c.entries = nil
+	f.memory += c.memory()
 }
 
 // unpack undoes pack.
-func (c *chunk) unpack() {
+func (f *fifo) unpack(c *chunk) {
 	if c.packed == nil {
 		return
 	}
-	c.entries = chunks.Get().(*chunk).entries
-	c.unpackTo(c.entries)
+	f.memory -= c.memory()
+	c.entries = c.unpackTo(chunks.Get().(*chunk).entries)
 	c.packed, c.again = nil, false
+	f.memory += c.memory()
 }
 
-func (c *chunk) unpackTo(to []Entry) {
+// unpackTo unpacks c into to, which has room for chunkEntries.
+func (c *chunk) unpackTo(to []Entry) []Entry {
 	entries, _, err := DecodeBlock(to[:0], c.packed)
-	if err != nil || len(entries) != chunkEntries {
+	if err != nil || len(entries) > chunkEntries {
 		panic("BUG: queue: a packed chunk cannot be unpacked")
 	}
 	if c.again {
@@ -150,32 +161,43 @@ func (c *chunk) unpackTo(to []Entry) {
 			entries[i].Redelivered = true
 		}
 	}
+	return entries
 }
 
 // Backlog is what Purge and Close took off a queue, to be settled and released by the owner in
 // pieces. It belongs to the owner alone, who needs no lock for it.
-type Backlog struct{ ready ready }
+type Backlog struct {
+	ready  ready
+	delays *delays // nil for none
+}
 
 // Len is the number of messages left in it.
-func (b *Backlog) Len() int { return b.ready.n }
+func (b *Backlog) Len() int {
+	if b.delays != nil {
+		return b.ready.n + b.delays.n
+	}
+	return b.ready.n
+}
 
-// Take moves up to limit messages to out, each priority level in order of Seq.
+// Take moves up to limit messages to out: each priority level in order, then what was delayed.
 func (b *Backlog) Take(limit int, out *[]Entry) {
-	for range min(limit, b.ready.n) {
+	for ; limit > 0 && b.ready.n > 0; limit-- {
 		*out = append(*out, *b.ready.head())
 		b.ready.pop()
 	}
+	if b.delays != nil {
+		b.delays.take(limit, out)
+	}
 }
 
-// detach moves everything to a Backlog, whatever its length.
-func (r *ready) detach() Backlog {
-	b := Backlog{*r}
-	levels := r.levels
+// detach takes everything out, whatever its length.
+func (r *ready) detach() ready {
+	all := *r
 	*r = ready{}
-	if levels != nil {
-		r.levels = make([]*level, len(levels))
+	if all.levels != nil {
+		r.levels = make([]*level, len(all.levels))
 	}
-	return b
+	return all
 }
 
 // Move names a message by its place, and the one that its record was copied to.
@@ -183,10 +205,11 @@ type Move struct {
 	Seq   uint64
 	From  uint64 // position; a Seq may be there twice, with different ones
 	To    uint64
+	Due   int64 // 0 for a message that had no delay
 	Found bool
 }
 
-// Find says in moves, which are in ascending Seq, which of them are ready messages with that
+// Find says in moves, which are in ascending Seq, which of them are ready or delayed messages with that
 // position. With relocate, those found are at To from now on, where the journal has a committed
 // copy. It takes the time of decoding the chunks that they are in.
 func (q *Queue) Find(moves []Move, relocate bool) {
@@ -195,6 +218,12 @@ func (q *Queue) Find(moves []Move, relocate bool) {
 			Match(moves, &l.back[i], relocate)
 		}
 		l.fifo.find(moves, relocate)
+		if l.ripe != nil {
+			l.ripe.findRipe(moves, relocate)
+		}
+	}
+	if q.delays != nil {
+		q.delays.match(moves, relocate)
 	}
 	q.checkNow()
 }
@@ -221,24 +250,11 @@ func Match(moves []Move, e *Entry, relocate bool) bool {
 func (f *fifo) find(moves []Move, relocate bool) {
 	var scratch [chunkEntries]Entry
 	for c := f.first; c != nil && len(moves) > 0; c = c.next {
-		entries := c.entries
-		if c.packed != nil {
-			// The next chunk's first Seq bounds this one's.
-			if n := c.next; n.firstSeq() <= moves[0].Seq {
-				continue
-			}
-			entries = scratch[:]
-			c.unpackTo(entries)
-		} else {
-			from, to := 0, len(entries)
-			if c == f.first {
-				from = f.from
-			}
-			if c == f.last {
-				to = f.to
-			}
-			entries = entries[from:to]
+		// The next chunk's first Seq bounds this one's.
+		if n := c.next; c.packed != nil && n.firstSeq() <= moves[0].Seq {
+			continue
 		}
+		entries := f.look(c, scratch[:])
 		changed := false
 		for i := range entries {
 			e := &entries[i]
@@ -253,11 +269,53 @@ func (f *fifo) find(moves []Move, relocate bool) {
 			}
 		}
 		if changed && c.packed != nil {
-			f.memory -= c.memory()
-			c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), entries))
-			f.memory += c.memory()
+			f.repack(c, entries)
 		}
 	}
+}
+
+// findRipe is find for messages that were delayed, which are in no order of Seq: a chunk is looked
+// into if one of moves lies between its due times.
+func (f *fifo) findRipe(moves []Move, relocate bool) {
+	if f.empty() {
+		return
+	}
+	var dues []int64
+	for i := range moves {
+		if moves[i].Due != 0 {
+			dues = append(dues, moves[i].Due)
+		}
+	}
+	slices.Sort(dues)
+	var scratch [chunkEntries]Entry
+	for c := f.first; c != nil; c = c.next {
+		if i, _ := slices.BinarySearch(dues, c.from); i == len(dues) || dues[i] > c.to {
+			continue
+		}
+		entries := f.look(c, scratch[:])
+		changed := false
+		for i := range entries {
+			changed = Match(moves, &entries[i], relocate) && relocate || changed
+		}
+		if changed && c.packed != nil {
+			f.repack(c, entries)
+		}
+	}
+}
+
+// look gives the entries of chunk c, which are unpacked into scratch if need be.
+func (f *fifo) look(c *chunk, scratch []Entry) []Entry {
+	if c.packed != nil {
+		return c.unpackTo(scratch)
+	}
+	from, to := 0, len(c.entries)
+	if c == f.first {
+		from = f.from
+	}
+	if c == f.last {
+		to = f.to
+	}
+	return c.entries[from:to]
 }
 
 // firstSeq is the Seq of the first entry of a chunk that is not the fifo's first one.
@@ -277,31 +335,38 @@ type Piece struct {
 	Entries []Entry
 }
 
-// Pieces walks the ready messages: each priority level in order of Seq, what was requeued before
-// the others and in no order.
+// Pieces walks the ready messages, then the delayed ones that the journal holds: each priority level in
+// order of Seq, what was requeued before the others and in no order, what is or was delayed in none
+// either.
 func (q *Queue) Pieces() iter.Seq[Piece] {
 	return func(yield func(Piece) bool) {
 		for l := range q.ready.each() {
 			if len(l.back) > 0 && !yield(Piece{Entries: l.back}) {
 				return
 			}
-			from := l.fifo.from
-			for c := l.fifo.first; c != nil; c = c.next {
-				p := Piece{Block: c.packed}
-				if c.packed == nil {
-					to := len(c.entries)
-					if c == l.fifo.last {
-						to = l.fifo.to
-					}
-					p.Entries = c.entries[from:to]
-				}
-				if !yield(p) {
+			for f := range l.fifos() {
+				if !f.pieces(yield) {
 					return
 				}
-				from = 0
 			}
 		}
+		if q.delays != nil {
+			q.delays.pieces(yield)
+		}
 	}
+}
+
+func (f *fifo) pieces(yield func(Piece) bool) bool {
+	for c := f.first; c != nil; c = c.next {
+		p := Piece{Block: c.packed}
+		if c.packed == nil {
+			p.Entries = f.look(c, nil)
+		}
+		if !yield(p) {
+			return false
+		}
+	}
+	return true
 }
 
 // each walks the levels with their priorities, the lowest first.

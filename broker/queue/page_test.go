@@ -104,10 +104,10 @@ func TestPageOut(t *testing.T) {
 		r := newRig(t, nil)
 		backlog(r, 300, 1000)
 		for range smallChunkEntries {
-			r.q.Get(r.now, r.committed, &r.out)
+			r.q.Get(r.now, &r.out)
 		}
 		pageOut(r, 0)
-		if e, ok := r.q.Get(r.now, r.committed, &r.out); !ok || e.Seq != smallChunkEntries+1 {
+		if e, ok := r.q.Get(r.now, &r.out); !ok || e.Seq != smallChunkEntries+1 {
 			t.Errorf("got %+v, %v", e, ok)
 		}
 	})
@@ -226,7 +226,7 @@ func TestFind(t *testing.T) {
 		r.q.PageOut(20*(overhead+10), r.committed, math.MaxInt, &out)
 		var held []Entry
 		for range 5 {
-			e, _ := r.q.Get(r.now, r.committed, &r.out)
+			e, _ := r.q.Get(r.now, &r.out)
 			held = append(held, e)
 		}
 		r.q.Requeue(nil, held[1], r.now, &r.out)
@@ -317,6 +317,8 @@ func TestBlocks(t *testing.T) {
 
 func FuzzDecodeBlock(f *testing.F) {
 	f.Add(AppendBlock(nil, []Entry{{Seq: 1, Pos: 8, Size: 3}, {Seq: 2, Pos: 88, Size: 3}, {Seq: 9, Pos: 100, Expiry: 7, Priority: 3}}))
+	f.Add(AppendBlock(nil, []Entry{{Seq: 9, Pos: 8, Size: 3, Due: 5}, {Seq: 2, Pos: 88, Size: 3, Due: 6, Expiry: 9}, {Seq: 1, Pos: 100, Priority: 3}}))
+	f.Add(AppendBlock(nil, []Entry{{Seq: 9, Pos: 8, Due: 5, Lag: 7}, {Seq: 2, Pos: 16, Due: 6, Lag: 15}, {Seq: 3, Pos: 24, Due: 6, Lag: 1, Redelivered: true}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		entries, _, err := DecodeBlock(nil, b)
 		if err != nil {
@@ -351,7 +353,7 @@ func TestPagingUnderLoad(t *testing.T) {
 			r.q.PageOut(int64(rnd.IntN(40_000)), r.committed, 1+rnd.IntN(1000), &pages)
 		default:
 			for range rnd.IntN(220) {
-				e, ok := r.q.Get(r.now, r.committed, &r.out)
+				e, ok := r.q.Get(r.now, &r.out)
 				if !ok {
 					break
 				}

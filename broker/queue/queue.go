@@ -1,11 +1,11 @@
 // Package queue is one queue as a state machine: ready messages, unacked deliveries,
 // consumers, limits.
 //
-//	Publish ──> ready ──Dispatch, Get──> unacked ──Ack──> gone
-//	              ^ │                       │
-//	              │ └─> Dead: expired,      │
-//	              │     over a limit        │
-//	              └──────── Requeue ────────┘──> Dead: delivery limit
+//	Publish ───────> ready ──Dispatch, Get──> unacked ──Ack──> gone
+//	   └─> delayed ───^ ^ │                      │
+//	                    │ └─> Dead: expired,     │
+//	                    │     over a limit       │
+//	                    └─────── Requeue ────────┘──> Dead: delivery limit
 //
 // A Queue has no goroutine, lock, clock, randomness or I/O. Its owner holds the queue's mutex
 // around every call, passes the time (Unix ms) and the journal's committed position in, and
@@ -25,10 +25,15 @@
 // original place. Nothing overtakes the message that is next: when that one waits for the
 // journal, everything behind it waits too, lower levels included.
 //
+// A message with a delay becomes ready at its due time, as if it were published then: behind
+// everything that is ready, those due in order of due time, then of publishing. It stays delayed
+// while its record is not committed.
+//
 // # Memory
 //
-// A queue takes memory for what it holds only: 48 bytes for an entry beside its message. PageOut
-// leaves journaled messages to the journal, and their entries then take 1 to 8 bytes.
+// A queue takes memory for what it holds only: 56 bytes for an entry beside its message. PageOut
+// leaves journaled messages to the journal, and their entries then take 1 to 8 bytes, or up to 12
+// where delays are mixed.
 //
 // # Messages in transit
 //
@@ -60,14 +65,16 @@ const None = -1
 
 // Config is what x-arguments and policies make of a queue.
 type Config struct {
-	MessageTTL    int64 // ms, None: messages do not expire
-	Expires       int64 // ms of disuse until the queue is deleted, None: never; the owner acts on it
-	MaxLength     int64 // ready messages, None: no limit
-	MaxBytes      int64 // body bytes of ready messages, None: no limit
-	Overflow      Overflow
-	MaxPriority   int   // highest priority up to 255, None: a plain queue
-	SingleActive  bool  // x-single-active-consumer
-	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit (quorum)
+	MessageTTL   int64 // ms, None: messages do not expire
+	Expires      int64 // ms of disuse until the queue is deleted, None: never; the owner acts on it
+	MaxLength    int64 // ready messages, None: no limit
+	MaxBytes     int64 // body bytes of ready messages, None: no limit
+	Overflow     Overflow
+	MaxPriority  int  // highest priority up to 255, None: a plain queue
+	SingleActive bool // x-single-active-consumer
+	// ExpireAnywhere lets messages expire behind others that stay (x-expire-anywhere).
+	ExpireAnywhere bool
+	DeliveryLimit  int64 // redeliveries until a message is dead-lettered, None: no limit
 }
 
 // Plain is the Config of a queue without arguments.
@@ -80,12 +87,18 @@ type Entry struct {
 	Seq         uint64           // the queue's own sequence number, from 1 in publish order
 	Pos         uint64           // journal position; 0: Msg knows it (see Position)
 	Expiry      int64            // Unix ms at which it expires at the head, 0: never
+	Due         int64            // Unix ms before which it is not ready, 0: it has no delay
+	Lag         uint32           // once it was due: by how much it goes behind its Seq (see rank)
 	Size        uint32           // body bytes
 	Deliveries  uint16           // times it came back by Requeue; stays at its maximum
 	Priority    uint8            // already capped to MaxPriority
 	Redelivered bool
 	Journaled   bool // it is in the journal for this queue: handed out only once committed
 }
+
+// rank is a message's place among the ready ones of its priority, lowest first: its Seq, or where
+// the numbering stood when its delay was over. Behind more than four billion others it is too low.
+func (e *Entry) rank() uint64 { return e.Seq + uint64(e.Lag) }
 
 // Receiver is the way to a consumer's connection, implemented by the owner of the queue.
 type Receiver interface {
@@ -96,7 +109,14 @@ type Receiver interface {
 	// Dispatch asks it last: true means that the delivery follows. After false the consumer
 	// is parked: passed over, and not asked again, until Wake.
 	Reserve() bool
+
+	// Room tells how many deliveries Reserve would grant now. Receivers with the same shared, if it
+	// is not nil, share that room. Called like Reserve.
+	Room() (n uint64, shared any)
 }
+
+// Unlimited is a Room without a limit.
+const Unlimited = unlimited
 
 // Consumer is one consumer of one queue. The exported fields are set before AddConsumer and
 // immutable afterwards; the rest belongs to the queue. It is never added twice.
@@ -170,8 +190,8 @@ const sweep = 1024
 // Queue is one queue. See the package comment for who may call it.
 //
 // Invariants (checked by check in tests and race builds):
-//   - every unsettled message is in exactly one of ready and unacked, and counted there;
-//   - within a priority level, ready is in publish order, whatever was requeued;
+//   - every unsettled message is in exactly one of delays, ready and unacked, and counted there;
+//   - within a priority level, ready is in order of rank, whatever was requeued;
 //   - a consumer's inflight never exceeds its prefetch;
 //   - the ring holds exactly the consumers that may take a message and are not parked.
 type Queue struct {
@@ -183,6 +203,10 @@ type Queue struct {
 	// transit: every ready message was published while a consumer was ready to take it and
 	// nothing was before it that was not in transit too. Meaningless while ready is empty.
 	transit bool
+	delays  *delays // nil while there never was one
+	// soonest bounds the expiry of every ready message from below, 0 for none, while ExpireAnywhere;
+	// before resume nobody looks for those that have expired.
+	soonest, resume int64
 
 	unacked      int
 	unackedBytes int64
@@ -212,12 +236,16 @@ func (q *Queue) configure(cfg Config) {
 }
 
 // Publish enqueues m as the newest message and says which entry it became: Seq counts from 1
-// up, Expiry is now plus the smaller of the queue's and the message's time to live. journaled
+// up, Expiry is now, or the due time, plus the smaller of the queue's and the message's time to
+// live. journaled
 // says that its record for this queue is, or is about to be, appended to the journal: it is then
 // handed out only once committed.
 //
-// When ok, the queue has taken one reference of m. Under DropHead the publish may have pushed
+// When ok, the queue has taken one reference of m. Under DropHead the publish, or what was due by now, may have pushed
 // the queue over its limits: the messages that had to go, possibly m itself, are in out.Dead.
+//
+// A message with a delay takes part in DropHead limits when it is due; for the other modes delayed
+// ones count as much as ready ones.
 //
 // When not ok, a full queue refused m: it has no place in the queue, the reference remains the
 // caller's, and the owner nacks. RejectPublishDLX adds m, with a reference of its own, to
@@ -226,11 +254,20 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 	if q.closed {
 		panic("BUG: queue: publish to a closed queue")
 	}
+	if q.delays != nil {
+		q.ripen(now, sweep, out) // what is due by now comes before m
+	}
 	size := len(m.Body())
-	transit := q.consumers.takers > 0 && (q.ready.n == 0 || q.transit)
+	due, from := int64(0), now
+	if m.Delay > 0 {
+		due = m.Due(now)
+		from = due
+	}
+	transit := due == 0 && q.arrives()
 	e = Entry{
 		Msg:       m,
-		Expiry:    q.expiry(m, now),
+		Expiry:    q.expiry(m, from),
+		Due:       due,
 		Size:      uint32(size),
 		Journaled: journaled,
 	}
@@ -247,13 +284,53 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 	}
 	e.Seq = q.nextSeq
 	q.nextSeq++
+	if due != 0 {
+		q.delay().push(&e)
+		q.checkNow()
+		return e, true
+	}
 	q.transit = transit
 	q.ready.push(&e)
+	q.noteExpiry(&e)
 	if !transit {
 		q.trim(sweep, out)
 	}
 	q.checkNow()
 	return e, true
+}
+
+// arrives says whether a message that becomes ready now is in transit.
+func (q *Queue) arrives() bool {
+	return q.consumers.takers > 0 && (q.ready.n == 0 || q.transit)
+}
+
+func (q *Queue) delay() *delays {
+	if q.delays == nil {
+		q.delays = new(delays)
+	}
+	return q.delays
+}
+
+// ripen makes at most limit delayed messages ready whose time has come. It says how many.
+func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
+	for ; n < limit; n++ {
+		next := q.delays.next()
+		if next == nil || next.Due > now {
+			break
+		}
+		e := *next
+		q.delays.pop()
+		// A number of its own says where it stands from now on.
+		e.Lag = uint32(min(q.nextSeq-e.Seq, math.MaxUint32))
+		q.nextSeq++
+		q.transit = q.arrives()
+		q.ready.ripen(&e)
+		q.noteExpiry(&e)
+		if !q.transit {
+			q.trim(sweep, out)
+		}
+	}
+	return n
 }
 
 // expiry is the time at which m expires in this queue, 0 for never.
@@ -275,12 +352,21 @@ func (q *Queue) expiry(m *message.Message, now int64) int64 {
 // as far as the consumers have no room for it; the message itself counts whoever is ready for it.
 func (q *Queue) refuses(size int64, transit bool) bool {
 	n, bytes := int64(q.ready.n)+1, q.ready.bytes+size
-	if limit := q.cfg.MaxLength; limit >= 0 && n > limit {
+	maxLength, maxBytes := q.cfg.MaxLength, q.cfg.MaxBytes
+	if q.delays != nil { // each has its place already
+		if maxLength >= 0 {
+			maxLength = max(maxLength-int64(q.delays.n), 0)
+		}
+		if maxBytes >= 0 {
+			maxBytes = max(maxBytes-q.delays.bytes, 0)
+		}
+	}
+	if limit := maxLength; limit >= 0 && n > limit {
 		if limit == 0 || !transit || !q.consumers.haveRoom(uint64(n-limit)) {
 			return true
 		}
 	}
-	if limit := q.cfg.MaxBytes; limit >= 0 && bytes > limit {
+	if limit := maxBytes; limit >= 0 && bytes > limit {
 		return size > limit || !transit || !q.consumers.haveRoom(uint64(n-1))
 	}
 	return false
@@ -317,7 +403,8 @@ func (q *Queue) NextSeq() uint64 { return q.nextSeq }
 func (q *Queue) SetNextSeq(n uint64) { q.nextSeq = max(q.nextSeq, n) }
 
 // Restore puts a recovered message into the queue; calls come in ascending Seq, before the first
-// Publish. Limits are not applied: the first Expire does that.
+// Publish, and Restored after the last one. Limits are not applied: the first Expire does that, which
+// also makes ready what is due.
 func (q *Queue) Restore(e Entry) {
 	if q.cfg.MaxPriority == None {
 		e.Priority = 0
@@ -325,8 +412,21 @@ func (q *Queue) Restore(e Entry) {
 		e.Priority = min(e.Priority, uint8(q.cfg.MaxPriority))
 	}
 	q.nextSeq = max(q.nextSeq, e.Seq+1)
+	if e.Due != 0 {
+		q.delay().restore(&e)
+		return
+	}
 	q.transit = false
 	q.ready.restore(&e)
+	q.noteExpiry(&e)
+	q.checkNow()
+}
+
+// Restored ends a recovery.
+func (q *Queue) Restored() {
+	if q.delays != nil {
+		q.delays.restored()
+	}
 	q.checkNow()
 }
 
@@ -334,7 +434,7 @@ func (q *Queue) Restore(e Entry) {
 const BlockEntries = chunkEntries
 
 // RestoreBlock is Restore for a block of BlockEntries entries at once, in the time of one: all of
-// them redelivered, first and last the Seq of both ends, bytes their size together. The queue keeps
+// them redelivered and none delayed, first and last the Seq of both ends, bytes their size together. The queue keeps
 // the block, has no priorities and is not empty, and an entry is restored after it. It reports false,
 // having done nothing, when the queue cannot take it.
 func (q *Queue) RestoreBlock(block []byte, first, last uint64, bytes int64) bool {
@@ -342,6 +442,7 @@ func (q *Queue) RestoreBlock(block []byte, first, last uint64, bytes int64) bool
 		return false
 	}
 	q.ready.restoreBlock(block, first, bytes)
+	q.soonest = 1
 	q.nextSeq = max(q.nextSeq, last+1)
 	q.transit = false
 	return true
@@ -357,17 +458,27 @@ func waits(e *Entry, committed uint64) bool {
 	return pos == 0 || pos >= committed
 }
 
-// Waiting says whether the next message is only held up by the journal: Dispatch, or Get, is
-// worth another call after the next commit.
+// Waiting says whether the next message is only held up by the journal, or a delayed one is:
+// Dispatch is worth another call after the next commit.
 func (q *Queue) Waiting(committed uint64) bool {
-	return q.ready.n > 0 && waits(q.ready.head(), committed)
+	return q.ready.n > 0 && waits(q.ready.head(), committed) || q.delays != nil && !q.delays.fresh.empty()
 }
 
 // Dispatch hands ready messages to consumers: the next message to the next consumer of the
 // highest priority that has room. Heads that have expired, and those over a limit that nobody
 // took, go to out.Dead. At most limit messages leave the queue; more says that this limit ended
 // the call and another one would find work. It stops at a message that waits for the journal.
+//
+// Before that, delayed messages that are due become ready: 1,024 at most, then there is more.
 func (q *Queue) Dispatch(now int64, committed uint64, limit int, out *Effects) (more bool) {
+	if q.delays != nil {
+		q.delays.settle(committed, sweep)
+		more = q.ripen(now, sweep, out) == sweep || q.delays.settles(committed)
+	}
+	return q.dispatch(now, committed, limit, out) || more
+}
+
+func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (more bool) {
 	left := limit
 	for q.ready.n > 0 {
 		c := q.consumers.pick()
@@ -413,15 +524,18 @@ func (q *Queue) Dispatch(now int64, committed uint64, limit int, out *Effects) (
 // Get takes the next message for a basic.get, which no prefetch limits and single active
 // consumer does not forbid. It counts as unacked without a consumer: settle it with Ack or
 // Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead.
+// ok is false when the queue is empty.
 //
-// ok is false when no message can be handed out: the queue is empty, or, when Waiting then says
-// so, the next message waits for the journal. A client that publishes and then gets must find its
-// message, so the owner then calls again after the commit instead of answering empty.
-func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool) {
+// A message that waits for the journal is handed out too, even before its record is appended: a client that
+// publishes and then gets must find its message, and what is confirmed may lie behind one that is not.
+func (q *Queue) Get(now int64, out *Effects) (e Entry, ok bool) {
+	if q.delays != nil {
+		q.ripen(now, sweep, out)
+	}
 	for q.due(now) {
 		q.die(Expired, out)
 	}
-	if q.ready.n == 0 || waits(q.ready.head(), committed) {
+	if q.ready.n == 0 {
 		q.checkNow()
 		return Entry{}, false
 	}
@@ -432,6 +546,15 @@ func (q *Queue) Get(now int64, committed uint64, out *Effects) (e Entry, ok bool
 	q.debug.take(nil, e.Seq)
 	q.checkNow()
 	return e, true
+}
+
+// Keep counts a delivery to a NoAck consumer as unacked after all, because it could not be sent: settle it
+// as after a Get, with a nil consumer.
+func (q *Queue) Keep(e *Entry) {
+	q.unacked++
+	q.unackedBytes += int64(e.Size)
+	q.debug.take(nil, e.Seq)
+	q.checkNow()
 }
 
 // Ack settles an unacked entry: for an ack, and for a reject that does not requeue. c is the
@@ -477,10 +600,12 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
 		default:
 			q.ready.requeue(&e)
+			q.noteExpiry(&e)
 		}
 	default:
 		q.transit = false
 		q.ready.requeue(&e)
+		q.noteExpiry(&e)
 		q.trim(sweep, out)
 	}
 	q.checkNow()
@@ -504,28 +629,43 @@ func (q *Queue) expire(now int64, limit int, out *Effects) (expired int) {
 	return expired
 }
 
-// Expire removes the heads that have expired and those over the limits: 1,024 at most, then
-// NextExpiry says that more are due. A message behind one that has not expired stays, expired
-// or not.
+// Expire makes ready the delayed messages that are due, then removes the heads that have expired and
+// those over the limits: 1,024 at most of each, then NextExpiry says that more are due. A message
+// behind one that has not expired stays, expired or not, unless ExpireAnywhere says that it goes, too:
+// then at most 1,024 of those go.
 func (q *Queue) Expire(now int64, out *Effects) {
+	if q.delays != nil {
+		q.ripen(now, sweep, out)
+	}
 	if !q.transit {
 		n := q.expire(now, sweep, out)
 		q.trim(sweep-n, out)
+		q.expunge(now, sweep, out)
 	}
 	q.checkNow()
 }
 
-// NextExpiry is the Unix ms at which Expire should be called next: the expiry of the head, which
-// may have passed; 1 when the queue is over its limits; 0 when there is nothing to wait for.
-// Any call can change it. One timer per queue is enough.
+// NextExpiry is the Unix ms at which Expire should be called next: the expiry of the head, or about that
+// of any message that may go, or the first due time, which all may have passed; 1 when the queue is over its limits; 0 when there
+// is nothing to wait for. Any call can change it. One timer per queue is enough.
 func (q *Queue) NextExpiry() int64 {
+	at := q.headExpiry()
+	if q.delays != nil {
+		if e := q.delays.next(); e != nil {
+			return earliest(at, e.Due)
+		}
+	}
+	return at
+}
+
+func (q *Queue) headExpiry() int64 {
 	switch {
 	case q.ready.n == 0 || q.transit:
 		return 0
 	case q.over():
 		return 1
 	}
-	return q.ready.head().Expiry
+	return earliest(q.ready.head().Expiry, q.nextExpunge())
 }
 
 // Reconfigure applies new limits (a policy changed): at once to what is ready, 1,024 messages at
@@ -533,23 +673,32 @@ func (q *Queue) NextExpiry() int64 {
 // MaxPriority and SingleActive are fixed at New and keep their value.
 func (q *Queue) Reconfigure(cfg Config, now int64, out *Effects) {
 	cfg.MaxPriority, cfg.SingleActive = q.cfg.MaxPriority, q.cfg.SingleActive
+	if cfg.ExpireAnywhere && !q.cfg.ExpireAnywhere {
+		q.soonest, q.resume = 1, 0 // nobody kept it
+	}
 	q.configure(cfg)
 	q.Expire(now, out)
 }
 
-// Purge takes every ready message off the queue, at once however many there are. Unacked messages
-// are untouched.
+// Purge takes every ready and delayed message off the queue, at once however many there are. Unacked
+// messages are untouched.
 func (q *Queue) Purge() Backlog {
-	b := q.ready.detach()
+	b := q.detach()
 	q.checkNow()
 	return b
 }
 
-// Close ends the queue for its deletion: it takes off every ready message, at once, and removes the
-// consumers. Afterwards only Ack (for what is still unacked, which is thereby forgotten) and the
+func (q *Queue) detach() Backlog {
+	b := Backlog{q.ready.detach(), q.delays}
+	q.delays = nil
+	return b
+}
+
+// Close ends the queue for its deletion: it takes off every ready and delayed message, at once, and
+// removes the consumers. Afterwards only Ack (for what is still unacked, which is thereby forgotten) and the
 // counters may be called.
 func (q *Queue) Close() Backlog {
-	b := q.ready.detach()
+	b := q.detach()
 	for c := range q.consumers.all() {
 		q.RemoveConsumer(c)
 	}
@@ -596,27 +745,40 @@ func (q *Queue) Wake(c *Consumer) {
 	q.checkNow()
 }
 
-// Resident is about the memory, in bytes, of the ready messages that the journal holds too.
-func (q *Queue) Resident() int64 { return q.ready.resident }
+// Resident is about the memory, in bytes, of the ready and delayed messages that the journal holds too.
+func (q *Queue) Resident() int64 {
+	if q.delays != nil {
+		return q.ready.resident + q.delays.resident
+	}
+	return q.ready.resident
+}
 
 // IndexMemory is how many bytes the places of the ready messages take: what holds them, not the messages.
 func (q *Queue) IndexMemory() (n int64) {
 	for l := range q.ready.each() {
-		n += l.fifo.memory + int64(cap(l.back))*int64(unsafe.Sizeof(Entry{}))
+		for f := range l.fifos() {
+			n += f.memory
+		}
+		n += int64(cap(l.back)) * int64(unsafe.Sizeof(Entry{}))
 	}
 	return n
 }
 
 // PageOut drops committed messages from memory, keeping their places: their entries come out
 // with Msg nil and Pos set. The first ones up to keep bytes stay, those behind them go; requeued
-// ones stay too (an owner who has no room for them requeues the entry with Msg nil and Pos set).
+// ones stay too (an owner who has no room for them requeues the entry with Msg nil and Pos set). Of
+// those that were delayed, and of those that still are, half as many bytes stay.
 // It looks at limit messages at most, never twice at the same, and says whether there are more:
 // a call costs nothing when nothing was committed since the last one.
 //
 // The messages go to out with the reference that the queue had. While Resident is above its bound
 // the owner calls this after publishes; it feels the bound as reads from the journal.
 func (q *Queue) PageOut(keep int64, committed uint64, limit int, out *[]*message.Message) (more bool) {
-	more = q.ready.pageOut(keep, committed, limit, out)
+	if q.delays != nil {
+		q.delays.settle(committed, limit)
+		more = q.delays.pageOut(keep/2, limit, out)
+	}
+	more = q.ready.pageOut(keep, committed, limit, out) || more
 	q.checkNow()
 	return more
 }
@@ -624,6 +786,21 @@ func (q *Queue) PageOut(keep int64, committed uint64, limit int, out *[]*message
 // Len is the number of ready messages, Bytes the size of their bodies.
 func (q *Queue) Len() int     { return q.ready.n }
 func (q *Queue) Bytes() int64 { return q.ready.bytes }
+
+// Delayed is the number of messages that are not ready yet, DelayedBytes the size of their bodies.
+func (q *Queue) Delayed() int {
+	if q.delays == nil {
+		return 0
+	}
+	return q.delays.n
+}
+
+func (q *Queue) DelayedBytes() int64 {
+	if q.delays == nil {
+		return 0
+	}
+	return q.delays.bytes
+}
 
 // Unacked is the number of messages delivered or got and not yet settled, UnackedBytes the size
 // of their bodies. Deliveries to NoAck consumers do not count.

@@ -28,6 +28,13 @@ func (g *gate) Reserve() bool {
 	return true
 }
 
+func (g *gate) Room() (uint64, any) {
+	if g.n < 0 {
+		return Unlimited, nil
+	}
+	return uint64(g.n), g
+}
+
 // rig drives one queue and checks it after every step.
 type rig struct {
 	testing.TB
@@ -56,13 +63,14 @@ func (r *rig) ok() {
 type sent struct {
 	size       int
 	expiration int64 // 0: none; use -1 for an expiration of 0
+	delay      int64
 	priority   uint8
 	journaled  bool
 	times      int
 }
 
 func (s sent) message() *message.Message {
-	a := message.Attributes{Priority: s.priority, Expiration: s.expiration}
+	a := message.Attributes{Priority: s.priority, Expiration: s.expiration, Delay: s.delay}
 	switch s.expiration {
 	case 0:
 		a.Expiration = -1
@@ -238,13 +246,12 @@ func TestDelivery(t *testing.T) {
 				r.Errorf("seq %d, or an empty queue waits", e.Seq)
 			}
 		}},
-		{"a get waits for the journal too", nil, func(r *rig) {
-			e, _ := r.publish(sent{journaled: true})
-			if _, ok := r.q.Get(r.now, r.committed, &r.out); ok || !r.q.Waiting(r.committed) {
-				r.Error("got a message that is not committed, or it does not wait")
+		{"a get does not wait for the journal", nil, func(r *rig) {
+			r.publish(sent{journaled: true})
+			if !r.q.Waiting(r.committed) {
+				r.Error("a message that is not appended does not wait")
 			}
-			e.Msg.SetPosition(5)
-			got, ok := r.q.Get(r.now, 6, &r.out)
+			got, ok := r.q.Get(r.now, &r.out)
 			if !ok || got.Seq != 1 || got.Redelivered {
 				r.Errorf("got %+v, %v", got, ok)
 			}
@@ -265,11 +272,11 @@ func TestDelivery(t *testing.T) {
 			}
 		}},
 		{"get takes the head, and an empty queue has none", nil, func(r *rig) {
-			if _, ok := r.q.Get(r.now, r.committed, &r.out); ok || r.q.Waiting(r.committed) {
+			if _, ok := r.q.Get(r.now, &r.out); ok || r.q.Waiting(r.committed) {
 				r.Error("an empty queue gave a message, or waits")
 			}
 			r.publish(sent{size: 4}, sent{size: 5})
-			e, _ := r.q.Get(r.now, r.committed, &r.out)
+			e, _ := r.q.Get(r.now, &r.out)
 			if e.Seq != 1 || r.q.Bytes() != 5 || r.q.UnackedBytes() != 4 {
 				r.Errorf("seq %d, %d and %d bytes", e.Seq, r.q.Bytes(), r.q.UnackedBytes())
 			}
@@ -384,9 +391,9 @@ func TestRequeue(t *testing.T) {
 		}},
 		{"a got message goes back to its place", nil, func(r *rig) {
 			r.publish(sent{times: 2})
-			e, _ := r.q.Get(r.now, r.committed, &r.out)
+			e, _ := r.q.Get(r.now, &r.out)
 			r.q.Requeue(nil, e, r.now, &r.out)
-			e, ok := r.q.Get(r.now, r.committed, &r.out)
+			e, ok := r.q.Get(r.now, &r.out)
 			if !ok || e.Seq != 1 || !e.Redelivered {
 				r.Errorf("got %+v, %v", e, ok)
 			}
@@ -512,7 +519,7 @@ func TestTimeToLive(t *testing.T) {
 		{"an expired message is not got", ttl(10), func(r *rig) {
 			r.publish(sent{times: 2})
 			r.now += 10
-			if _, ok := r.q.Get(r.now, r.committed, &r.out); ok {
+			if _, ok := r.q.Get(r.now, &r.out); ok {
 				r.Error("got an expired message")
 			}
 			r.want("!1expired !2expired", 0, 0)
@@ -752,6 +759,20 @@ func TestLengthLimits(t *testing.T) {
 			r.want("", 2, 0)
 			if n := r.q.NextSeq(); n != 3 {
 				r.Errorf("next seq %d, want 3: a refused message has no number", n)
+			}
+		}},
+		{"reject-publish counts a room that consumers share once", limits(1, None, RejectPublish), func(r *rig) {
+			g := &gate{n: 2}
+			r.consumer(func(c *Consumer) { c.Receiver = g })
+			r.consumer(func(c *Consumer) { c.Receiver = g })
+			accepted := 0
+			for range 10 {
+				if _, ok := r.publish(sent{journaled: true}); ok {
+					accepted++
+				}
+			}
+			if accepted != 3 {
+				r.Errorf("accepted %d, want 1 and the 2 that are taken", accepted)
 			}
 		}},
 		{"reject-publish by bytes", limits(None, 10, RejectPublish), func(r *rig) {
@@ -1131,7 +1152,7 @@ func TestConsumers(t *testing.T) {
 			r.consumer(prefetch(1))
 			r.publish(sent{times: 2})
 			r.dispatch()
-			if e, ok := r.q.Get(r.now, r.committed, &r.out); !ok || e.Seq != 2 {
+			if e, ok := r.q.Get(r.now, &r.out); !ok || e.Seq != 2 {
 				r.Errorf("got %d, %v", e.Seq, ok)
 			}
 		}},

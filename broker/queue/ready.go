@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"iter"
 	"math/bits"
 	"sync"
 	"unsafe"
@@ -40,9 +41,15 @@ func (r *ready) pop() {
 	r.n--
 	r.bytes -= int64(e.Size)
 	r.resident -= e.cost()
-	l.pop()
-	if r.levels != nil && l.empty() {
-		r.used[r.top/64] &^= 1 << (r.top % 64)
+	if l.pop(); r.levels != nil && l.empty() {
+		r.leave(r.top)
+	}
+}
+
+// leave notes that a level is empty.
+func (r *ready) leave(p int) {
+	r.used[p/64] &^= 1 << (p % 64)
+	if r.levels != nil && p == r.top {
 		r.findTop()
 	}
 }
@@ -77,12 +84,21 @@ func (r *ready) restoreBlock(block []byte, first uint64, bytes int64) {
 	if f.last.packed == nil {
 		f.last.entries = f.last.entries[:f.to]
 	}
-	c := &chunk{packed: block, again: true}
+	c := &chunk{packed: block, again: true, soonest: 1} // until somebody looks
 	f.last.next = c
 	f.last, f.to = c, 0
 	f.memory += c.memory()
 	r.n += chunkEntries
 	r.bytes += bytes
+}
+
+// ripen adds a message whose delay is over: behind all others of its level.
+func (r *ready) ripen(e *Entry) {
+	l := r.enter(e)
+	if l.ripe == nil {
+		l.ripe = new(fifo)
+	}
+	l.ripe.append(e)
 }
 
 // requeue adds a message that left by pop.
@@ -118,28 +134,48 @@ func (r *ready) findTop() {
 	}
 }
 
-// level holds the ready messages of one priority in order of Seq. New messages go to the end of
-// fifo and leave from its front, so whatever comes back has a lower Seq than all of fifo: back
-// is always before it.
+// level holds the ready messages of one priority in order of rank. New messages go to the end of
+// fifo, those that were delayed to the end of ripe, and of the two fronts the one with the lower rank
+// leaves. So whatever comes back has a lower rank than all of both: back is always before them.
 type level struct {
 	fifo fifo
 	back heap
+	ripe *fifo // nil while there never was one
 }
 
-func (l *level) empty() bool { return len(l.back) == 0 && l.fifo.empty() }
+func (l *level) empty() bool {
+	return len(l.back) == 0 && l.fifo.empty() && (l.ripe == nil || l.ripe.empty())
+}
+
+// front is the fifo that the next message leaves, unless one came back.
+func (l *level) front() *fifo {
+	if l.ripe == nil || l.ripe.empty() || !l.fifo.empty() && l.fifo.front().Seq < l.ripe.front().rank() {
+		return &l.fifo
+	}
+	return l.ripe
+}
 
 func (l *level) head() *Entry {
 	if len(l.back) > 0 {
 		return &l.back[0]
 	}
-	return l.fifo.front()
+	return l.front().front()
 }
 
 func (l *level) pop() {
 	if len(l.back) > 0 {
 		l.back.pop()
 	} else {
-		l.fifo.pop()
+		l.front().pop()
+	}
+}
+
+// fifos walks the fifos of a level.
+func (l *level) fifos() iter.Seq[*fifo] {
+	return func(yield func(*fifo) bool) {
+		if yield(&l.fifo) && l.ripe != nil {
+			yield(l.ripe)
+		}
 	}
 }
 
@@ -157,7 +193,7 @@ type fifo struct {
 }
 
 const (
-	chunkEntries      = 128 // 6 KiB
+	chunkEntries      = 128 // 7 KiB
 	smallChunkEntries = 8
 )
 
@@ -166,6 +202,9 @@ type chunk struct {
 	entries []Entry // without messages outside of the fifo's from and to; nil when packed
 	again   bool    // all of packed are redelivered, whatever it says
 	packed  []byte  // a block; neither the first chunk's nor the last one's
+	// from and to bound the due times of entries that were delayed (see append).
+	from, to int64
+	soonest  int64 // no entry expires earlier, 0: none does (see expunge.go)
 }
 
 // memory is how many bytes it takes.
@@ -186,6 +225,25 @@ func (f *fifo) push(e *Entry) {
 	}
 	f.last.entries[f.to] = *e
 	f.to++
+	if e.Expiry != 0 && (f.last.soonest == 0 || e.Expiry < f.last.soonest) {
+		f.last.soonest = e.Expiry
+	}
+}
+
+// append is push for messages that were delayed. A chunk of those that come from the journal alone is
+// packed when it is full: there is nothing in it to page out.
+func (f *fifo) append(e *Entry) {
+	before := f.last
+	f.push(e)
+	c := f.last
+	if c == before {
+		c.from, c.to = min(c.from, e.Due), max(c.to, e.Due)
+		return
+	}
+	c.from, c.to = e.Due, e.Due
+	if before != nil && before != f.first && before != f.paging.chunk {
+		f.pack(before)
+	}
 }
 
 func (f *fifo) grow() {
@@ -219,16 +277,14 @@ func (f *fifo) pop() {
 		}
 	} else if f.from == len(c.entries) {
 		f.first, f.from = c.next, 0
-		f.memory -= f.first.memory()
-		f.first.unpack()
-		f.memory += f.first.memory()
+		f.unpack(f.first)
 		f.free(c)
 	}
 }
 
 // free takes an empty chunk out of use.
 func (f *fifo) free(c *chunk) {
-	c.next, c.entries = nil, c.entries[:cap(c.entries)]
+	c.next, c.entries, c.soonest = nil, c.entries[:cap(c.entries)], 0
 	f.memory -= c.memory()
 	if len(c.entries) == smallChunkEntries {
 		f.small = c
@@ -237,11 +293,11 @@ func (f *fifo) free(c *chunk) {
 	}
 }
 
-// heap is a binary heap of entries, the lowest Seq first. It gives its memory back as it drains.
+// heap is a binary heap of entries, the lowest rank first. It gives its memory back as it drains.
 type heap []Entry
 
 // heapKeep is the capacity that a heap keeps when it is empty.
-const heapKeep = 64 // 3 KiB
+const heapKeep = 64 // 3.5 KiB
 
 func (h *heap) push(e *Entry) {
 	s := *h
@@ -252,7 +308,7 @@ func (h *heap) push(e *Entry) {
 	s = s[:i+1]
 	for i > 0 {
 		up := (i - 1) / 2
-		if s[up].Seq < e.Seq {
+		if s[up].rank() < e.rank() {
 			break
 		}
 		s[i] = s[up]
@@ -265,25 +321,12 @@ func (h *heap) push(e *Entry) {
 func (h *heap) pop() {
 	s := *h
 	n := len(s) - 1
-	e := &s[n]
-	i := 0
-	for {
-		down := 2*i + 1
-		if down >= n {
-			break
-		}
-		if down+1 < n && s[down+1].Seq < s[down].Seq {
-			down++
-		}
-		if e.Seq < s[down].Seq {
-			break
-		}
-		s[i] = s[down]
-		i = down
-	}
-	s[i] = *e
+	e := s[n]
 	s[n].Msg = nil
 	s = s[:n]
+	if n > 0 {
+		s.down(0, &e)
+	}
 	switch {
 	case cap(s) <= heapKeep:
 	case n == 0:
@@ -292,4 +335,31 @@ func (h *heap) pop() {
 		s = append(make(heap, 0, cap(s)/2), s...)
 	}
 	*h = s
+}
+
+// down puts e at i or below, where what is there makes room.
+func (h heap) down(i int, e *Entry) {
+	for {
+		down := 2*i + 1
+		if down >= len(h) {
+			break
+		}
+		if down+1 < len(h) && h[down+1].rank() < h[down].rank() {
+			down++
+		}
+		if e.rank() < h[down].rank() {
+			break
+		}
+		h[i] = h[down]
+		i = down
+	}
+	h[i] = *e
+}
+
+// init makes a heap of entries in any order.
+func (h heap) init() {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		e := h[i]
+		h.down(i, &e)
+	}
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -25,19 +23,26 @@ func newBench(t terminal) *cobra.Command {
 		embedded, amqp bool
 		trusted        trust
 		asJSON, quiet  bool
+		rates          []float64
+		preset, page   string
 	)
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Put load on a broker and measure throughput and latency",
 		Long: `Bench publishes to queues of its own, consumes from them, and checks that every message
-arrives exactly once. It prints what was published and consumed every second, then the averages
+arrives exactly once. It shows what was published and consumed every second, then the averages
 and the latencies from publish to delivery and from publish to confirm.
 
 It speaks the FireMQ protocol, or AMQP 0-9-1 with --amqp or an amqp:// URL: to any broker.
-The exit status is 1 if a message was lost, duplicated or refused.`,
+The exit status is 1 if a message was lost, duplicated or refused.
+
+Presets are loads with a name; flags given beside one replace what it says:
+` + presetTable(),
 		Example: `  firemq bench --embedded
   firemq bench --publishers 4 --consumers 4 --size 1024 --duration 30s
-  firemq bench --persistent --rate 1000
+  firemq bench --preset fanout --duration 30s --html report.html
+  firemq bench --persistent --rate 1000,10000,100000
+  firemq bench --persistent --backlog 1000000 --drain
   firemq bench --url amqp://guest:guest@localhost:5672 --json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -47,8 +52,19 @@ The exit status is 1 if a message was lost, duplicated or refused.`,
 			if err := fromEnv(t, c.Flags()); err != nil {
 				return err
 			}
+			if preset != "" {
+				if err := applyPreset(preset, c.Flags()); err != nil {
+					return err
+				}
+			}
 			if o.Duration == 0 { // to package bench it is the default
 				return usagef("--duration 0 measures nothing: see %s --help", c.CommandPath())
+			}
+			if o.Count > 0 && !c.Flags().Changed("duration") {
+				o.Duration = 0 // as long as it takes
+			}
+			if (o.Count > 0 || o.Drain) && !c.Flags().Changed("warmup") {
+				o.Warmup = 0
 			}
 			ctx, stop := interruptible(c.Context())
 			defer stop()
@@ -62,8 +78,6 @@ The exit status is 1 if a message was lost, duplicated or refused.`,
 			} else if url == "" {
 				o.URL = "fire://localhost"
 			}
-			v := newBenchView(t, asJSON, quiet, o)
-			o.Live = v.second
 			if embedded {
 				s, addr, err := startEmbedded(ctx, o.Persistent, amqp)
 				if err != nil {
@@ -72,22 +86,29 @@ The exit status is 1 if a message was lost, duplicated or refused.`,
 				defer s()
 				o.URL = addr
 			}
-			rep, err := bench.Run(ctx, o)
-			v.clear()
+			reports, err := measure(ctx, t, o, rates, asJSON, quiet)
 			if wrong, ok := errors.AsType[*bench.UsageError](err); ok {
 				return usagef("%s: see %s --help", wrong, c.CommandPath())
 			}
 			if err != nil {
 				return err
 			}
-			if err := v.report(rep); err != nil {
-				return err
+			if page != "" {
+				if err := writePage(page, reports); err != nil {
+					return err
+				}
 			}
-			return rep.Err()
+			for _, rep := range reports {
+				if err := rep.Err(); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 	f := c.Flags()
 	f.SortFlags = false
+	f.StringVar(&preset, "preset", "", "a load with a `name`, listed above")
 	f.BoolVar(&embedded, "embedded", false, "start a broker in this process: in memory, with --persistent in a temporary directory")
 	f.StringVar(&url, "url", "", "the broker, `fire://user:pass@host:port/vhost` or amqp://..., fires:// or amqps:// over TLS, ws:// or wss:// over WebSocket (default: this machine)")
 	withEnv(f, "url")
@@ -104,11 +125,49 @@ The exit status is 1 if a message was lost, duplicated or refused.`,
 	f.IntVarP(&o.Window, "window", "w", 1000, "unconfirmed messages in flight, a publisher")
 	f.IntVar(&o.Prefetch, "prefetch", 1000, "unacknowledged messages, a consumer and queue")
 	f.BoolVar(&o.Multiple, "multiple-acks", false, "acknowledge what came together with one ack, not each message")
-	f.Float64VarP(&o.Rate, "rate", "r", 0, "messages per second of all publishers; 0: as many as the window lets through")
+	f.Float64SliceVarP(&rates, "rate", "r", nil, "messages per `second` of all publishers; several, as 1000,5000,20000: a run at each (default: as many as the window lets through)")
+	f.Uint64Var(&o.Count, "count", 0, "end after this many messages of all publishers")
+	f.Uint64Var(&o.Backlog, "backlog", 0, "publish this many messages before consumers and the measured time begin")
+	f.BoolVar(&o.Drain, "drain", false, "publish nothing after the backlog: measure how it is consumed")
+	f.StringVar(&o.QueueName, "queue-name", "", "the `name` of the one queue, instead of one that nobody else has")
+	f.StringVar(&o.QueueType, "queue-type", "", "x-queue-type of the queues, such as quorum (AMQP)")
+	f.BoolVar(&o.Keep, "keep", false, "leave the queues and what is in them")
 	f.IntVar(&o.BrokerPID, "broker-pid", 0, "measure CPU time and memory of this process and its children (Linux)")
-	f.BoolVar(&asJSON, "json", false, "print the report as JSON, parameters and versions included, and nothing else on standard output")
+	f.BoolVar(&asJSON, "json", false, "print the report as JSON, parameters and versions included, and nothing else on standard output; with several rates, one a line")
+	f.StringVar(&page, "html", "", "write the report with its charts to this `file`, which needs no other")
 	f.BoolVar(&quiet, "quiet", false, "no line every second")
 	return c
+}
+
+// measure makes a run, or one at each of several rates, and prints its report. It ends early with ctx,
+// or after a run that lost messages.
+func measure(ctx context.Context, t terminal, o bench.Options, rates []float64, asJSON, quiet bool) ([]*bench.Report, error) {
+	if len(rates) == 0 {
+		rates = []float64{0}
+	}
+	var reports []*bench.Report
+	for _, o.Rate = range rates {
+		v := newBenchView(t, asJSON, quiet, o)
+		v.compact = len(rates) > 1
+		o.Live = v.second
+		rep, err := bench.Run(ctx, o)
+		v.clear()
+		if err != nil {
+			return nil, err
+		}
+		if err := v.report(rep); err != nil {
+			return nil, err
+		}
+		if reports = append(reports, rep); rep.Err() != nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if len(reports) > 1 && !asJSON {
+		if err := printRates(t.out, reports); err != nil {
+			return nil, err
+		}
+	}
+	return reports, nil
 }
 
 // interruptible ends with the first Ctrl-C or SIGTERM; the second ends the process.
@@ -189,147 +248,4 @@ func (s seconds) Set(text string) error {
 	}
 	*s.d = d
 	return nil
-}
-
-// benchView prints a run: lines and a progress bar while it goes on, then the report.
-type benchView struct {
-	live   io.Writer // nil: no lines
-	out    io.Writer
-	asJSON bool
-	style  style
-	bar    bool // a person watches: redraw a bar below the lines
-	phase  bench.Phase
-	drawn  bool
-	total  map[bench.Phase]time.Duration
-}
-
-func newBenchView(t terminal, asJSON, quiet bool, o bench.Options) *benchView {
-	v := &benchView{out: t.out, asJSON: asJSON, style: style{on: t.color()}, bar: isTerminal(t.out),
-		total: map[bench.Phase]time.Duration{bench.Warmup: o.Warmup, bench.Measure: o.Duration}}
-	switch {
-	case quiet:
-	case asJSON: // standard output is the report's alone
-		v.live, v.bar, v.style.on = t.err, false, false
-	default:
-		v.live = t.out
-	}
-	return v
-}
-
-func (v *benchView) second(s bench.Second) {
-	if v.live == nil {
-		return
-	}
-	v.clear()
-	if s.Phase != v.phase {
-		v.phase = s.Phase
-		fmt.Fprintf(v.live, "%s\n", v.style.dim(string(s.Phase)))
-	}
-	fmt.Fprintf(v.live, "%6.1f s  %s published/s  %s consumed/s", s.Elapsed, thousands(s.Published, 12), thousands(s.Consumed, 12))
-	if s.Phase == bench.Drain {
-		fmt.Fprintf(v.live, "  %s to come", thousands(float64(s.Backlog), 0))
-	}
-	fmt.Fprintln(v.live)
-	if total := v.total[s.Phase]; v.bar && total > 0 {
-		fmt.Fprint(v.live, v.style.bar(s.Elapsed/total.Seconds()))
-		v.drawn = true
-	}
-}
-
-// clear takes the bar away.
-func (v *benchView) clear() {
-	if v.drawn {
-		fmt.Fprint(v.live, "\r\x1b[K")
-		v.drawn = false
-	}
-}
-
-func (v *benchView) report(rep *bench.Report) error {
-	if v.asJSON {
-		e := json.NewEncoder(v.out)
-		e.SetIndent("", "  ")
-		return e.Encode(rep)
-	}
-	var b strings.Builder
-	p := rep.Parameters
-	kind := "transient"
-	if p.Persistent {
-		kind = "persistent"
-	}
-	fmt.Fprintf(&b, "\n%s\n", v.style.bold(fmt.Sprintf("%s over %s, %s messages of %d bytes, %s, %s, %s, %.1f s",
-		rep.Broker.Product, rep.Broker.Protocol, kind, p.Size,
-		count(p.Publishers, "publisher"), count(p.Consumers, "consumer"), count(p.Queues, "queue"), rep.Measured)))
-	fmt.Fprintf(&b, "  published  %s/s\n", thousands(rep.PublishRate, 12))
-	fmt.Fprintf(&b, "  confirmed  %s/s\n", thousands(rep.ConfirmRate, 12))
-	fmt.Fprintf(&b, "  consumed   %s/s  %.1f MB/s\n", thousands(rep.ConsumeRate, 12), rep.ConsumedBytes/1e6)
-	if u := rep.BrokerUsage; u != nil {
-		fmt.Fprintf(&b, "  broker     %12.2f us of CPU per message, %.2f cores, peak RSS %.1f MiB\n", u.PerDelivered, u.Cores, float64(u.PeakRSS)/(1<<20))
-	}
-	if rep.ClientCPU > 0 {
-		fmt.Fprintf(&b, "  client     %12.2f us of CPU per message\n", rep.ClientCPU)
-	}
-	fmt.Fprintf(&b, "\n  latency in ms %9s %9s %9s %9s %9s %9s\n", "p50", "p90", "p95", "p99", "p99.9", "max")
-	for _, l := range []struct {
-		what string
-		bench.Latency
-	}{{"delivery", rep.Latency}, {"confirm", rep.ConfirmLatency}} {
-		if l.Count == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "  %-13s", l.what)
-		for _, us := range []float64{l.P50, l.P90, l.P95, l.P99, l.P999, l.Max} {
-			fmt.Fprintf(&b, " %9.3f", us/1e3)
-		}
-		b.WriteByte('\n')
-	}
-	if rep.Unsent > 0 {
-		fmt.Fprintf(&b, "\n  %s\n", v.style.red(fmt.Sprintf("the rate was not reached: %s due messages were not sent, for want of confirms", thousands(float64(rep.Unsent), 0))))
-	}
-	if rep.Pauses > 0 {
-		fmt.Fprintf(&b, "\n  the broker made publishers wait %d times\n", rep.Pauses)
-	}
-	counts := fmt.Sprintf("%s published, %s lost, %s duplicated", thousands(float64(rep.Published), 0), thousands(float64(rep.Lost), 0), thousands(float64(rep.Duplicated), 0))
-	if rep.Err() == nil {
-		counts = v.style.green(counts)
-	} else {
-		counts = v.style.red(counts)
-	}
-	fmt.Fprintf(&b, "\n  %s\n", counts)
-	_, err := io.WriteString(v.out, b.String())
-	return err
-}
-
-// style colours text when it is on.
-type style struct{ on bool }
-
-func (s style) paint(code, text string) string {
-	if !s.on {
-		return text
-	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
-}
-
-func (s style) bold(text string) string  { return s.paint("1", text) }
-func (s style) dim(text string) string   { return s.paint("2", text) }
-func (s style) red(text string) string   { return s.paint("31", text) }
-func (s style) green(text string) string { return s.paint("32", text) }
-
-// bar is a progress bar without a line's end.
-func (s style) bar(done float64) string {
-	const width = 40
-	full := int(min(max(done, 0), 1) * width)
-	return fmt.Sprintf("  %s%s %3.0f %%", s.green(strings.Repeat("█", full)), s.dim(strings.Repeat("░", width-full)), 100*min(done, 1))
-}
-
-// thousands is a number without its fraction, in groups of three, right-aligned in width.
-func thousands(v float64, width int) string {
-	digits := fmt.Sprintf("%.0f", v)
-	var b strings.Builder
-	for i, d := range digits {
-		if i > 0 && (len(digits)-i)%3 == 0 && digits[i-1] != '-' {
-			b.WriteByte(',')
-		}
-		b.WriteRune(d)
-	}
-	return fmt.Sprintf("%*s", width, b.String())
 }

@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -61,17 +64,17 @@ func TestBenchView(t *testing.T) {
 		BrokerUsage:    &bench.Usage{CPU: 5, PerDelivered: 1.125, Cores: 0.5, PeakRSS: 20 << 20},
 	}
 	var b bytes.Buffer
-	v := &benchView{live: &b, out: &b, total: map[bench.Phase]time.Duration{bench.Measure: 10 * time.Second}, bar: true}
-	v.second(bench.Second{Phase: bench.Measure, Elapsed: 5, Published: 1000, Consumed: 999})
+	v := &benchView{live: &b, out: &b, total: map[bench.Phase]time.Duration{bench.Measure: 10 * time.Second}}
+	v.second(bench.Second{Phase: bench.Measure, Elapsed: 5, Published: 1000, Consumed: 999, P50: 120, P99: 1500})
 	v.second(bench.Second{Phase: bench.Drain, Elapsed: 1, Consumed: 999, Backlog: 5000})
 	v.clear()
 	if err := v.report(rep); err != nil {
 		t.Fatal(err)
 	}
 	want := `measure
-   5.0 s         1,000 published/s           999 consumed/s
-  ████████████████████░░░░░░░░░░░░░░░░░░░░  50 %` + "\r\x1b[K" + `drain
-   1.0 s             0 published/s           999 consumed/s  5,000 to come
+   5.0 s         1,000 published/s           999 consumed/s  p50   0.12  p99   1.50 ms
+drain
+   1.0 s             0 published/s           999 consumed/s  p50   0.00  p99   0.00 ms  5,000 to come
 
 FireMQ 0.1.0 over FMQ1, persistent messages of 256 bytes, 1 publisher, 2 consumers, 1 queue, 10.0 s
   published     1,234,568/s
@@ -92,6 +95,97 @@ FireMQ 0.1.0 over FMQ1, persistent messages of 256 bytes, 1 publisher, 2 consume
 `
 	if got := b.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestBenchChart(t *testing.T) {
+	var b bytes.Buffer
+	v := &benchView{live: &b, out: &b, chart: true, total: map[bench.Phase]time.Duration{bench.Measure: 10 * time.Second}}
+	for n := range 3 * chartColumns {
+		b.Reset()
+		v.second(bench.Second{Phase: bench.Measure, Elapsed: 5, Published: float64(n), Consumed: float64(n + 1), P99: 1000})
+	}
+	got := b.String()
+	if up := fmt.Sprintf("\x1b[%dF\x1b[J", chartRows+3); !strings.HasPrefix(got, up) {
+		t.Errorf("does not replace the chart before: %q", got)
+	}
+	if n := strings.Count(got, "\n"); n != chartRows+3 {
+		t.Errorf("%d lines:\n%s", n, got)
+	}
+	for _, want := range []string{"192 consumed/s", "         192/s ", "p99 1.00 ms " + strings.Repeat("█", chartColumns), " 50 %"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	v.second(bench.Second{Phase: bench.Drain, Backlog: 77})
+	if !strings.Contains(b.String(), "77 to come") {
+		t.Errorf("no backlog in\n%s", b.String())
+	}
+}
+
+func TestBlocks(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		rows   int
+		want   string
+	}{
+		{[]float64{0, 1, 2, 4, 8}, 1, " ▁▂▄█"},
+		{[]float64{0, 4, 8}, 2, "  █| ██"},
+		{[]float64{0, 0}, 1, "  "},
+	} {
+		if got := strings.Join(blocks(c.values, c.rows), "|"); got != c.want {
+			t.Errorf("%v: %q, want %q", c.values, got, c.want)
+		}
+	}
+}
+
+func TestBenchPresets(t *testing.T) {
+	for _, p := range presets {
+		c := newBench(terminal{})
+		if err := applyPreset(p.name, c.Flags()); err != nil {
+			t.Error(err)
+		}
+	}
+	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--preset", "drain", "--backlog", "5000", "--persistent=false")
+	if got.status != 0 || !strings.Contains(got.out, "5,000 messages in ") || !strings.Contains(got.out, "5,000 published, 0 lost") ||
+		!strings.Contains(got.out, "transient") {
+		t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
+	}
+	got = runWith(t.Context(), nil, "", "bench", "--preset", "slow")
+	if got.status != exitUsage || !isOneLine(got.err) || !strings.Contains(got.err, "persistent-4x4") {
+		t.Errorf("status %d, error %q", got.status, got.err)
+	}
+}
+
+func TestBenchRates(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "report.html")
+	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--rate", "500,1000", "--duration", "1.1", "--warmup", "0", "--html", page)
+	if got.status != 0 || strings.Count(got.out, "\n         500 ") != 1 || strings.Contains(got.out, " 0 lost") {
+		t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
+	}
+	html, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(html), "<svg"); n != 1+2*2 {
+		t.Errorf("%d charts in the page, want the curve and two of each run", n)
+	}
+	for _, banned := range []string{"src=", "href=", "@import", "ZgotmplZ", "<no value>"} {
+		if strings.Contains(string(html), banned) {
+			t.Errorf("the page has %s", banned)
+		}
+	}
+	got = runWith(t.Context(), nil, "", "bench", "--embedded", "--rate", "500,1000", "--count", "50", "--json", "--quiet")
+	var reports []bench.Report
+	for d := json.NewDecoder(strings.NewReader(got.out)); d.More(); {
+		var rep bench.Report
+		if err := d.Decode(&rep); err != nil {
+			t.Fatal(err)
+		}
+		reports = append(reports, rep)
+	}
+	if len(reports) != 2 || reports[0].Published != 50 || reports[1].Parameters.Rate != 1000 || got.err != "" {
+		t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
 	}
 }
 

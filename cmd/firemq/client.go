@@ -53,6 +53,7 @@ func (f *clientFlags) connect(ctx context.Context) (*fire.Client, error) {
 		return nil, usagef("--url: %s", plain(err))
 	}
 	cfg.CAFile, cfg.Insecure = f.caFile, f.insecure
+	cfg.Reconnect.Off = true // a command that fails says so
 	c, err := cfg.Dial(ctx)
 	if err == nil {
 		return c, nil

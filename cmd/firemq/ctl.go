@@ -285,7 +285,7 @@ var lists = map[string]struct {
 	columns []column
 }{
 	"queues": {"queues", true, []column{{"NAME", "name"}, {"TYPE", "type"}, {"DURABLE", "durable"}, {"READY", "messages_ready"},
-		{"UNACKED", "messages_unacknowledged"}, {"CONSUMERS", "consumers"}, {"POLICY", "policy"}, {"ARGUMENTS", "arguments"}}},
+		{"UNACKED", "messages_unacknowledged"}, {"DELAYED", "messages_delayed"}, {"CONSUMERS", "consumers"}, {"POLICY", "policy"}, {"ARGUMENTS", "arguments"}}},
 	"exchanges": {"exchanges", true, []column{{"NAME", "name"}, {"TYPE", "type"}, {"DURABLE", "durable"}, {"AUTO-DELETE", "auto_delete"},
 		{"INTERNAL", "internal"}, {"ARGUMENTS", "arguments"}}},
 	"bindings": {"bindings", true, []column{{"SOURCE", "source"}, {"KIND", "destination_type"}, {"DESTINATION", "destination"},

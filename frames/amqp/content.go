@@ -160,6 +160,20 @@ type PropertyCodec struct{}
 // Decode reads props. The strings alias props: they are valid until the caller reuses it.
 // Errors: ErrProperties, or what table.Decode found in the headers.
 func (PropertyCodec) Decode(props []byte) (p table.Properties, err error) {
+	return readProperties(props, true)
+}
+
+// Properties reads all but the headers in props. Strings alias props. Malformed ones are none.
+func (PropertyCodec) Properties(props []byte) table.Properties {
+	p, err := readProperties(props, false)
+	if err != nil {
+		return table.Properties{}
+	}
+	p.Has &^= table.HasHeaders
+	return p
+}
+
+func readProperties(props []byte, headers bool) (p table.Properties, err error) {
 	if len(props) < MinProps {
 		return p, ErrProperties
 	}
@@ -174,7 +188,11 @@ func (PropertyCodec) Decode(props []byte) (p table.Properties, err error) {
 		}
 		switch bit {
 		case table.HasHeaders:
-			if p.Headers, err = table.DecodeBorrowed(c.counted(4)); err != nil {
+			raw := c.counted(4)
+			if !headers {
+				continue
+			}
+			if p.Headers, err = table.DecodeBorrowed(raw); err != nil {
 				return p, err
 			}
 		case table.HasDeliveryMode:

@@ -62,6 +62,15 @@ func (Codec) Headers(dst table.Table, props []byte) table.Table {
 	return dst
 }
 
+// Properties reads stored property bytes without the headers. Strings alias props. Malformed ones are none.
+func (Codec) Properties(props []byte) (p table.Properties) {
+	maps, _ := Split(props)
+	if DecodeProps(maps, &p) != nil {
+		return table.Properties{}
+	}
+	return p
+}
+
 // Append writes p after dst, as Decode reads it.
 func (Codec) Append(dst []byte, p *table.Properties) []byte {
 	dst = AppendProps(dst, p)

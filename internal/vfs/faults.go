@@ -2,6 +2,7 @@ package vfs
 
 import (
 	"io"
+	"sync"
 	"sync/atomic"
 	"syscall"
 )
@@ -186,4 +187,38 @@ func (s *Space) Check(o Op) error {
 		}
 		return nil
 	}
+}
+
+// Gate is a Check that lets syncs wait while it is shut. The zero value is open.
+type Gate struct {
+	mu   sync.Mutex
+	open sync.Cond
+	shut bool // guarded by mu
+}
+
+// Shut and Open change it for the syncs that begin, and Open for those that wait, too.
+func (g *Gate) Shut() { g.set(true) }
+func (g *Gate) Open() { g.set(false) }
+
+func (g *Gate) set(shut bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = shut
+	g.cond().Broadcast()
+}
+
+func (g *Gate) cond() *sync.Cond {
+	g.open.L = &g.mu
+	return &g.open
+}
+
+func (g *Gate) Check(o Op) error {
+	if o.Kind == OpSync {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for g.shut {
+			g.cond().Wait()
+		}
+	}
+	return nil
 }

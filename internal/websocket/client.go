@@ -29,8 +29,8 @@ const (
 	goodbye = time.Second
 )
 
-// Conn is the client's side: Write takes and Read gives the stream. The methods of net.Conn keep
-// their meanings; a close frame of the server is io.EOF.
+// Conn is one side of a WebSocket: Write takes and Read gives the stream. The methods of net.Conn keep
+// their meanings; a close frame of the other side is io.EOF.
 type Conn struct {
 	net.Conn
 	br *bufio.Reader
@@ -98,6 +98,37 @@ func (c *Conn) handshake(u *url.URL) error {
 		return errors.New("what answers is no WebSocket server")
 	}
 	return nil
+}
+
+// Serve takes the request for a WebSocket that comes over nc, whatever its path, and answers it: the server's
+// side, for proxies. ctx bounds that. nc is closed when there is an error.
+func Serve(ctx context.Context, nc net.Conn) (*Conn, error) {
+	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+	c := &Conn{Conn: nc, br: bufio.NewReaderSize(nc, bufferSize)}
+	c.dec.Masked, c.dec.Limit = true, clientLimit
+	err := c.answerHandshake()
+	if !stop() { // the deadline may be set at any moment from now on
+		err = ctx.Err()
+	}
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Conn) answerHandshake() error {
+	req, err := http.ReadRequest(c.br)
+	if err != nil {
+		return err
+	}
+	key := req.Header.Get("Sec-Websocket-Key")
+	if !strings.EqualFold(req.Header.Get("Upgrade"), "websocket") || key == "" {
+		io.WriteString(c.Conn, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+		return errors.New("the request is for no WebSocket")
+	}
+	_, err = io.WriteString(c.Conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "+accept(key)+"\r\n\r\n")
+	return err
 }
 
 // accept is the answer to a key (RFC 6455 4.2.2).

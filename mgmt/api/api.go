@@ -117,16 +117,20 @@ type Queue struct {
 	Memory                 int64             `json:"memory"`
 	MessagesRAM            int               `json:"messages_ram"`
 	MessagesPersistent     int               `json:"messages_persistent"`
+	MessagesDelayed        int               `json:"messages_delayed"`
 	MessageBytes           int64             `json:"message_bytes"`
 	MessageBytesReady      int64             `json:"message_bytes_ready"`
 	MessageBytesUnacked    int64             `json:"message_bytes_unacknowledged"`
 	MessageBytesRAM        int64             `json:"message_bytes_ram"`
 	MessageBytesPersistent int64             `json:"message_bytes_persistent"`
+	MessageBytesDelayed    int64             `json:"message_bytes_delayed"`
 	HeadMessageTimestamp   *int64            `json:"head_message_timestamp"`
 	ExclusiveConsumerTag   *string           `json:"exclusive_consumer_tag"`
 	SingleActiveTag        *string           `json:"single_active_consumer_tag"`
 	IdleSince              string            `json:"idle_since,omitempty"`
 	StorageVersion         int               `json:"storage_version"`
+	Deduplicated           uint64            `json:"messages_deduplicated,omitempty"`
+	DeduplicationKeys      int               `json:"deduplication_keys,omitempty"`
 	Reductions             int64             `json:"reductions"`
 	GarbageCollection      GarbageCollection `json:"garbage_collection"`
 	MessageStats           Stats             `json:"message_stats,omitempty"`

@@ -415,6 +415,7 @@ func TestConnectionLost(t *testing.T) {
 	url, _ := startServer(t)
 	cfg, err := ParseURL(url)
 	must(t, err)
+	cfg.Reconnect.Off = true
 	var conn net.Conn
 	cfg.DialContext = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
 		conn, err = net.Dial(network, addr)
@@ -445,7 +446,12 @@ func TestConnectionLost(t *testing.T) {
 
 func TestServerCloses(t *testing.T) {
 	url, stop := startServer(t)
-	c := dial(t, url)
+	cfg, err := ParseURL(url)
+	must(t, err)
+	cfg.Reconnect.Off = true
+	c, err := cfg.Dial(t.Context())
+	must(t, err)
+	defer c.Close()
 	stop()
 	<-c.Done()
 	var e *ServerError
@@ -499,6 +505,8 @@ type script struct {
 	t  testing.TB
 	c  net.Conn
 	br *bufio.Reader
+
+	ready chan struct{} // of a lineup: closed when the client has connected
 }
 
 // scripted connects a client to a script whose welcome asks for heartbeat seconds. The two talk through
@@ -512,7 +520,7 @@ func scripted(t testing.TB, heartbeat uint32, cfg Config) (*Client, *script) {
 		s.read()
 		s.write(wire.Append(nil, wire.OpWelcome, &wire.Welcome{Ver: 1, Heartbeat: heartbeat, MaxFrame: wire.DefaultMaxFrame}))
 	}()
-	cfg.Addr = "pipe"
+	cfg.Addr, cfg.Reconnect.Off = "pipe", true
 	cfg.DialContext = func(context.Context, string, string) (net.Conn, error) { return a, nil }
 	c, err := cfg.Dial(t.Context())
 	if err != nil {

@@ -44,6 +44,13 @@ type Config struct {
 	// It is called like OnError.
 	OnFlow func(paused bool)
 
+	// Reconnect says what happens when the connection is lost.
+	Reconnect Reconnect
+	// OnDisconnect is told when the connection is lost and will be made again, OnReconnect when it is
+	// there. They are called one after the other and must not block or wait for the Client.
+	OnDisconnect func(error)
+	OnReconnect  func()
+
 	// CAFile is a PEM file with the certificates that the broker's is verified with, besides the system's:
 	// its own if it signed itself.
 	CAFile string
@@ -158,6 +165,7 @@ func (c Config) withDefaults() Config {
 	case c.Heartbeat < 0:
 		c.Heartbeat = 0
 	}
+	c.Reconnect.defaults()
 	return c
 }
 

@@ -14,6 +14,15 @@
 // for any goroutine. Inside, one goroutine reads and one writes; what several goroutines send at the
 // same time leaves in one system call, and nothing is allocated for a message on its way.
 //
-// A Client does not reconnect: when its connection is lost, everything that waits fails with an error
-// that is ErrClosed, and Done is closed.
+// A Client whose connection is lost connects again (see Reconnect), and then
+//
+//   - declares again the exchanges, queues and bindings that it declared and did not delete. A queue that was
+//     declared with an empty name gets a new one from the broker. Its bindings and subscriptions move with
+//     it, and its first name goes on to mean it in all calls but those that publish;
+//   - resumes every subscription: Next and Handle go on. What was delivered before and is not acknowledged
+//     is delivered again, and acknowledging the old copy does nothing;
+//   - sends requests and messages again that wait for their answer or confirm, in their order. So a message
+//     may come twice.
+//
+// Calls made meanwhile wait, for 30 s by default, and then fail with ErrClosed.
 package fire

@@ -6,7 +6,8 @@ import (
 )
 
 var (
-	// ErrClosed is what calls get once the connection is closed or lost. The error says why.
+	// ErrClosed is what calls get once the Client is closed, or when there was no connection for
+	// Reconnect.Wait. The error says why.
 	ErrClosed = errors.New("fire: connection closed")
 	// ErrUnroutable is what a mandatory message gets that no queue received.
 	ErrUnroutable = errors.New("fire: no queue received the message")

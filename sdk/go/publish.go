@@ -24,6 +24,8 @@ type entry struct {
 	n         uint64 // the publisher's own count
 	err       error  // what it ends with when the confirm comes
 	done      bool   // refused already, ahead of older ones
+	frame     []byte // to be sent again; nil: it is not
+	chunk     *chunk // that the frame is in
 }
 
 func (p *pending) at(seq uint64) *entry { return &p.ring[seq&uint64(len(p.ring)-1)] }
@@ -46,10 +48,84 @@ func (p *pending) add(seq uint64, e entry) {
 	p.n++
 }
 
+// keeper holds the frames of publishes that wait for their confirm, so that they can be sent again over
+// another connection, in memory that is used over and over. Guarded by Client.mu.
+type keeper struct {
+	bytes   int
+	lighter chan struct{} // closed when bytes is half of the bound; nil: nobody waits
+	tail    *chunk        // where the next frame goes
+	free    []*chunk
+}
+
+// chunk is memory for frames.
+type chunk struct {
+	b    []byte
+	live int // frames in it
+}
+
+const (
+	// maxKept is how many bytes wait for their confirms before publishers wait.
+	maxKept = 64 << 20
+	// keptSize is the size of a chunk; only a larger frame has one of its own. maxFree of them are kept.
+	keptSize, maxFree = 64 << 10, 64
+)
+
+// keep copies a frame for e.
+func (k *keeper) keep(frame []byte, e *entry) {
+	if k.tail == nil || cap(k.tail.b)-len(k.tail.b) < len(frame) {
+		if k.tail != nil && k.tail.live == 0 {
+			k.drop(k.tail)
+		}
+		if n := len(k.free); n > 0 && len(frame) <= keptSize {
+			k.tail, k.free = k.free[n-1], k.free[:n-1]
+		} else {
+			k.tail = &chunk{b: make([]byte, 0, max(keptSize, len(frame)))}
+		}
+	}
+	c := k.tail
+	at := len(c.b)
+	c.b = append(c.b, frame...)
+	c.live++
+	k.bytes += len(frame)
+	e.frame, e.chunk = c.b[at:len(c.b):len(c.b)], c
+}
+
+// release forgets the frame of e.
+func (k *keeper) release(e *entry) {
+	c := e.chunk
+	if c == nil {
+		return
+	}
+	k.bytes -= len(e.frame)
+	e.frame, e.chunk = nil, nil
+	if k.lighter != nil && k.bytes <= maxKept/2 {
+		happened(&k.lighter)
+	}
+	if c.live--; c.live > 0 {
+		return
+	}
+	if c == k.tail {
+		c.b = c.b[:0]
+		return
+	}
+	k.drop(c)
+}
+
+// drop keeps an empty chunk for later, if it is an ordinary one.
+func (k *keeper) drop(c *chunk) {
+	if cap(c.b) == keptSize && len(k.free) < maxFree {
+		c.b = c.b[:0]
+		k.free = append(k.free, c)
+	}
+}
+
 // waiter is a call of Publish. Those that are free are kept by the Client.
 type waiter struct {
 	done chan error // has room for the one result
-	next *waiter    // free list; guarded by Client.mu
+
+	// Guarded by Client.mu.
+	seq  uint64  // of the publish
+	next *waiter // free list
 }
 
 // result is a publish of a Publisher with a callback that is over.
@@ -100,7 +176,7 @@ func (c *Client) NewPublisher(o PublisherOptions) *Publisher {
 // An error says that the message was not sent: *InvalidError, ErrClosed or ctx's error. What becomes of
 // a sent one is told by OnResult or Flush. m.Body may be used again when the call returns.
 func (p *Publisher) Publish(ctx context.Context, m Message) error {
-	_, _, err := p.c.send(ctx, &m, p)
+	_, err := p.c.send(ctx, &m, p)
 	return err
 }
 
@@ -109,10 +185,7 @@ func (p *Publisher) Publish(ctx context.Context, m Message) error {
 func (p *Publisher) Flush(ctx context.Context) error {
 	p.c.mu.Lock()
 	for p.inflight > 0 {
-		if p.flushed == nil {
-			p.flushed = make(chan struct{})
-		}
-		wait := p.flushed
+		wait := waitFor(&p.flushed)
 		p.c.mu.Unlock()
 		select {
 		case <-wait:
@@ -141,23 +214,24 @@ func (p *Publisher) finished(err error) {
 		p.err = err
 	}
 	if p.room != nil && p.inflight <= p.window/2 {
-		close(p.room)
-		p.room = nil
+		happened(&p.room)
 	}
 	if p.flushed != nil && p.inflight == 0 {
-		close(p.flushed)
-		p.flushed = nil
+		happened(&p.flushed)
 	}
 }
 
 // Publish sends a message and waits until the broker has confirmed it. While the broker asks publishers
 // to pause, it waits for that too.
 //
+// When the connection is lost before the confirm, the message is sent again over the next one; it may then
+// be in its queues twice.
+//
 // Errors: ErrUnroutable for a mandatory message that no queue received, *NackedError when the broker
-// refused it, *InvalidError when it cannot be sent, ErrClosed when the connection is lost, and ctx's
-// error; after the last two the message may have arrived.
+// refused it, *InvalidError when it cannot be sent, ErrClosed when there was no connection for
+// Reconnect.Wait or the Client was closed, and ctx's error; after the last two the message may have arrived.
 func (c *Client) Publish(ctx context.Context, m Message) error {
-	seq, w, err := c.send(ctx, &m, nil)
+	w, err := c.send(ctx, &m, nil)
 	if err != nil {
 		return err
 	}
@@ -166,8 +240,8 @@ func (c *Client) Publish(ctx context.Context, m Message) error {
 		c.mu.Lock()
 	case <-ctx.Done():
 		c.mu.Lock()
-		if c.pending.has(seq) && c.pending.at(seq).waiter == w {
-			c.pending.at(seq).waiter = nil
+		if c.pending.has(w.seq) && c.pending.at(w.seq).waiter == w {
+			c.pending.at(w.seq).waiter = nil
 		}
 		select {
 		case err = <-w.done: // it came at the same moment
@@ -181,28 +255,29 @@ func (c *Client) Publish(ctx context.Context, m Message) error {
 }
 
 // send stages a publish of p, or with a nil p one whose result comes through the waiter.
-func (c *Client) send(ctx context.Context, m *Message, p *Publisher) (seq uint64, w *waiter, err error) {
+func (c *Client) send(ctx context.Context, m *Message, p *Publisher) (w *waiter, err error) {
 	if err := ctx.Err(); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	var props, headers []byte
 	if !m.Properties.empty() || len(m.Headers) > 0 {
 		b := scratch.Get().(*[]byte)
 		defer scratch.Put(b)
 		if props, headers, err = m.maps(b); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 	}
 	if len(m.Exchange) > fmq1.MaxName || len(m.Key) > fmq1.MaxName {
-		return 0, nil, invalid("an exchange or routing key is longer than %d bytes", fmq1.MaxName)
+		return nil, invalid("an exchange or routing key is longer than %d bytes", fmq1.MaxName)
 	}
-	if size := fmq1.Overhead + len(m.Exchange) + len(m.Key) + len(props) + len(headers) + len(m.Body); size > int(c.maxFrame) {
-		return 0, nil, invalid("a message of %d bytes does not fit in the broker's frames of %d", len(m.Body), c.maxFrame)
-	}
+	size := fmq1.Overhead + len(m.Exchange) + len(m.Key) + len(props) + len(headers) + len(m.Body)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.room(ctx, p); err != nil {
-		return 0, nil, err
+		return nil, err
+	}
+	if size > int(c.link.maxFrame) {
+		return nil, invalid("a message of %d bytes does not fit in the broker's frames of %d", len(m.Body), c.link.maxFrame)
 	}
 	e := entry{publisher: p}
 	if p != nil {
@@ -218,15 +293,21 @@ func (c *Client) send(ctx context.Context, m *Message, p *Publisher) (seq uint64
 		e.waiter = w
 	}
 	c.seq++
+	if w != nil {
+		w.seq = c.seq
+	}
 	h := fmq1.Publish{
 		Seq: c.seq, Exchange: view(m.Exchange), Key: view(m.Key), Mandatory: m.Mandatory, Persistent: !m.Transient, Props: props, Headers: headers,
 	}
 	start := len(c.out)
 	c.out = h.AppendTo(fmq1.Begin(c.out, fmq1.OpPublish))
 	c.out = append(fmq1.End(c.out, start, len(m.Body)), m.Body...)
+	if !c.cfg.Reconnect.Off {
+		c.kept.keep(c.out[start:], &e)
+	}
 	c.pending.add(c.seq, e)
 	c.wakeWriter()
-	return c.seq, w, nil
+	return w, nil
 }
 
 // scratch lends memory for encoding properties and headers.
@@ -270,9 +351,13 @@ func (c *Client) confirm(f fmq1.Frame) error {
 		}
 		return nil
 	}
+	if c.link != nil {
+		c.link.useful = true
+	}
 	for p.n > 0 && p.first <= m.UpTo {
 		e := p.at(p.first)
 		if !e.done {
+			c.kept.release(e)
 			c.finish(e, e.err)
 		}
 		*e = entry{}
@@ -286,6 +371,7 @@ func (c *Client) confirm(f fmq1.Frame) error {
 func (c *Client) refuse(seq uint64, err error) {
 	p := &c.pending
 	if e := p.at(seq); !e.done {
+		c.kept.release(e)
 		c.finish(e, err)
 		e.done = true
 	}
@@ -321,11 +407,12 @@ func (c *Client) finish(e *entry, err error) {
 	}
 }
 
-func (c *Client) failPublishes() {
+func (c *Client) failPublishes(err error) {
 	p := &c.pending
 	for ; p.n > 0; p.n-- {
 		if e := p.at(p.first); !e.done {
-			c.finish(e, c.err)
+			c.kept.release(e)
+			c.finish(e, err)
 		}
 		*p.at(p.first) = entry{}
 		p.first++

@@ -52,48 +52,52 @@ type reply struct {
 	err error
 }
 
-// call is a request that waits for its answer.
+// call is a request that waits for its answer. Its functions are called with mu held.
 type call struct {
-	done  chan reply
-	noAck bool   // of a get
-	gone  bool   // nobody waits any more
-	then  func() // what happens at the answer when nobody waits for it; mu held
+	op    fmq1.Op
+	build func(rid uint64) fmq1.Header // makes the header, again after a reconnection
+	ok    func(*fmq1.OK)               // what happens when the broker carried it out; nil: nothing
+	noAck bool                         // of a get
+
+	done chan reply
+	gone bool        // nobody waits any more
+	then func(reply) // what happens at the answer when nobody ever waited for it
 }
 
 // finish gives the answer; called once. mu held.
 func (c *call) finish(r reply) {
 	switch {
 	case c.then != nil:
-		c.then()
+		c.then(r)
 	case !c.gone:
 		c.done <- r
 	}
 }
 
-// do sends a request and waits for its answer. build makes the header for a request id; mu is held.
+// do sends a request and waits for its answer, over more than one connection if need be.
 //
 // When ctx ends first the request was sent nevertheless and its answer is dropped; a message that a get
 // brings is requeued.
-func (c *Client) do(ctx context.Context, op fmq1.Op, build func(rid uint64) fmq1.Header) (reply, error) {
+func (c *Client) do(ctx context.Context, w *call) (reply, error) {
 	if err := ctx.Err(); err != nil {
 		return reply{}, err
 	}
-	w := &call{done: make(chan reply, 1)}
+	w.done = make(chan reply, 1)
 	c.mu.Lock()
-	if err := c.usable(); err != nil {
+	if err := c.connected(ctx); err != nil {
 		c.mu.Unlock()
 		return reply{}, err
 	}
 	c.rid++
 	rid := c.rid
 	c.calls[rid] = w
-	m := build(rid)
+	m := w.build(rid)
 	if n := m.Msgsize(); n > fmq1.MaxHeader {
 		delete(c.calls, rid)
 		c.mu.Unlock()
-		return reply{}, invalid("the arguments of %s are larger than %d bytes", op, fmq1.MaxHeader)
+		return reply{}, invalid("the arguments of %s are larger than %d bytes", w.op, fmq1.MaxHeader)
 	}
-	c.out = fmq1.Append(c.out, op, m)
+	c.out = fmq1.Append(c.out, w.op, m)
 	c.wakeWriter()
 	c.mu.Unlock()
 	select {
@@ -108,14 +112,17 @@ func (c *Client) do(ctx context.Context, op fmq1.Op, build func(rid uint64) fmq1
 		default:
 		}
 		w.gone = true
+		if c.link == nil { // it is not asked again
+			delete(c.calls, rid)
+		}
 		return reply{}, ctx.Err()
 	}
 }
 
-func (c *Client) failCalls() {
+func (c *Client) failCalls(err error) {
 	for rid, w := range c.calls {
 		delete(c.calls, rid)
-		w.finish(reply{err: c.err})
+		w.finish(reply{err: err})
 	}
 }
 
@@ -134,6 +141,8 @@ func (c *Client) answer(f fmq1.Frame) error {
 			return err
 		}
 		rid = m.RID
+		m.Tag += c.base.Load()
+		c.lastTag = max(c.lastTag, m.Tag)
 		r.got = ownGet(&m, f.Payload)
 		r.got.client = c
 	}
@@ -144,12 +153,18 @@ func (c *Client) answer(f fmq1.Frame) error {
 	if r.got != nil {
 		if r.got.noAck = w.noAck; !w.noAck {
 			c.unacked.push(r.got.Tag, &c.gets)
-			if w.gone && c.usable() == nil {
+			if w.gone && c.live() {
 				c.settle(r.got.Tag, false, fmq1.OpNack, true)
 			}
 		}
 	}
 	delete(c.calls, rid)
+	if w.then == nil && c.link != nil {
+		c.link.useful = true
+	}
+	if w.ok != nil && r.got == nil {
+		w.ok(&r.ok)
+	}
 	w.finish(r)
 	return nil
 }
@@ -173,27 +188,36 @@ func (c *Client) DeclareQueue(ctx context.Context, name string, o QueueOptions) 
 	if err != nil {
 		return Queue{}, err
 	}
-	r, err := c.do(ctx, fmq1.OpDeclareQueue, func(rid uint64) fmq1.Header {
-		return &fmq1.DeclareQueue{
-			RID: rid, Name: name, Durable: !o.Transient, Exclusive: o.Exclusive, AutoDelete: o.AutoDelete, Passive: o.Passive, Args: args,
-		}
+	m := fmq1.DeclareQueue{Name: name, Durable: !o.Transient, Exclusive: o.Exclusive, AutoDelete: o.AutoDelete, Passive: o.Passive, Args: args}
+	r, err := c.do(ctx, &call{
+		op: fmq1.OpDeclareQueue,
+		build: func(rid uint64) fmq1.Header {
+			m := m
+			m.RID, m.Name = rid, c.topology.queue(name)
+			return &m
+		},
+		ok: func(ok *fmq1.OK) { c.topology.declaredQueue(m, ok.Name) },
 	})
 	return Queue{Name: r.ok.Name, Messages: int(r.ok.Messages), Consumers: int(r.ok.Consumers)}, err
 }
 
 // DeleteQueue deletes a queue and reports how many messages it had. One that is missing is no error.
 func (c *Client) DeleteQueue(ctx context.Context, name string, o DeleteOptions) (messages int, err error) {
-	r, err := c.do(ctx, fmq1.OpDeleteQueue, func(rid uint64) fmq1.Header {
-		return &fmq1.DeleteQueue{RID: rid, Name: name, IfUnused: o.IfUnused, IfEmpty: o.IfEmpty}
+	r, err := c.do(ctx, &call{
+		op: fmq1.OpDeleteQueue,
+		build: func(rid uint64) fmq1.Header {
+			return &fmq1.DeleteQueue{RID: rid, Name: c.topology.queue(name), IfUnused: o.IfUnused, IfEmpty: o.IfEmpty}
+		},
+		ok: func(*fmq1.OK) { c.topology.deletedQueue(name) },
 	})
 	return int(r.ok.Messages), err
 }
 
 // PurgeQueue removes the ready messages of a queue and reports how many there were.
 func (c *Client) PurgeQueue(ctx context.Context, name string) (messages int, err error) {
-	r, err := c.do(ctx, fmq1.OpPurgeQueue, func(rid uint64) fmq1.Header {
-		return &fmq1.PurgeQueue{RID: rid, Name: name}
-	})
+	r, err := c.do(ctx, &call{op: fmq1.OpPurgeQueue, build: func(rid uint64) fmq1.Header {
+		return &fmq1.PurgeQueue{RID: rid, Name: c.topology.queue(name)}
+	}})
 	return int(r.ok.Messages), err
 }
 
@@ -204,10 +228,17 @@ func (c *Client) DeclareExchange(ctx context.Context, name, kind string, o Excha
 	if err != nil {
 		return err
 	}
-	_, err = c.do(ctx, fmq1.OpDeclareExchange, func(rid uint64) fmq1.Header {
-		return &fmq1.DeclareExchange{
-			RID: rid, Name: name, Type: kind, Durable: !o.Transient, AutoDelete: o.AutoDelete, Internal: o.Internal, Passive: o.Passive, Args: args,
-		}
+	m := fmq1.DeclareExchange{
+		Name: name, Type: kind, Durable: !o.Transient, AutoDelete: o.AutoDelete, Internal: o.Internal, Passive: o.Passive, Args: args,
+	}
+	_, err = c.do(ctx, &call{
+		op: fmq1.OpDeclareExchange,
+		build: func(rid uint64) fmq1.Header {
+			m := m
+			m.RID = rid
+			return &m
+		},
+		ok: func(*fmq1.OK) { c.topology.declaredExchange(m) },
 	})
 	return err
 }
@@ -215,8 +246,10 @@ func (c *Client) DeclareExchange(ctx context.Context, name, kind string, o Excha
 // DeleteExchange deletes an exchange; with ifUnused only when it has no bindings. One that is missing is
 // no error.
 func (c *Client) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
-	_, err := c.do(ctx, fmq1.OpDeleteExchange, func(rid uint64) fmq1.Header {
-		return &fmq1.DeleteExchange{RID: rid, Name: name, IfUnused: ifUnused}
+	_, err := c.do(ctx, &call{
+		op:    fmq1.OpDeleteExchange,
+		build: func(rid uint64) fmq1.Header { return &fmq1.DeleteExchange{RID: rid, Name: name, IfUnused: ifUnused} },
+		ok:    func(*fmq1.OK) { c.topology.deletedExchange(name) },
 	})
 	return err
 }
@@ -245,9 +278,23 @@ func (c *Client) bind(ctx context.Context, op fmq1.Op, m fmq1.Bind, args map[str
 	if m.Args, err = arguments(args); err != nil {
 		return err
 	}
-	_, err = c.do(ctx, op, func(rid uint64) fmq1.Header {
-		m.RID = rid
-		return &m
+	_, err = c.do(ctx, &call{
+		op: op,
+		build: func(rid uint64) fmq1.Header {
+			m := m
+			m.RID = rid
+			if m.Queue != "" {
+				m.Queue = c.topology.queue(m.Queue)
+			}
+			return &m
+		},
+		ok: func(*fmq1.OK) {
+			if op == fmq1.OpBind {
+				c.topology.addBinding(&m)
+			} else {
+				c.topology.removeBinding(&m)
+			}
+		},
 	})
 	return err
 }
@@ -260,9 +307,8 @@ type GetOptions struct {
 // Get takes one message from a queue; ok is false when it is empty. The delivery's Remaining says how
 // many are left. A Subscription is much cheaper for more than a few messages.
 func (c *Client) Get(ctx context.Context, queue string, o GetOptions) (d *Delivery, ok bool, err error) {
-	r, err := c.do(ctx, fmq1.OpGet, func(rid uint64) fmq1.Header {
-		c.calls[rid].noAck = o.NoAck
-		return &fmq1.Get{RID: rid, Queue: queue, NoAck: o.NoAck}
-	})
+	r, err := c.do(ctx, &call{op: fmq1.OpGet, noAck: o.NoAck, build: func(rid uint64) fmq1.Header {
+		return &fmq1.Get{RID: rid, Queue: c.topology.queue(queue), NoAck: o.NoAck}
+	}})
 	return r.got, r.got != nil && err == nil, err
 }

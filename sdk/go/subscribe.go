@@ -28,17 +28,24 @@ const (
 
 // Subscription receives the messages of a queue. Credit is granted by itself: half of the prefetch
 // each time that half of it was acknowledged, or with NoAck processed.
+//
+// Over a new connection it goes on by itself. What it had received and not handed out is dropped then: the
+// broker delivers it again. With NoAck it is kept, because nobody has it.
 type Subscription struct {
-	c     *Client // immutable
-	id    uint64  // immutable
-	queue string  // immutable
-	noAck bool    // immutable
-	half  int     // immutable; a top-up of credit
+	c     *Client          // immutable
+	id    uint64           // immutable
+	o     SubscribeOptions // immutable
+	args  fmq1.Map         // immutable
+	noAck bool             // immutable
+	half  int              // immutable; a top-up of credit
 
 	wake  chan struct{} // holds one token: there is something to receive
 	ended chan struct{} // closed when err is set
 
 	// Guarded by c.mu.
+	queue     string   // the name it was declared with
+	active    bool     // the broker has it: it is resumed over another connection
+	turn      uint64   // counts connections: what came before them earns no credit
 	batches   []*batch // received, oldest first; the reader adds to the last
 	free      *batch   // to be used again
 	processed int      // deliveries since the last top-up
@@ -49,6 +56,7 @@ type Subscription struct {
 type batch struct {
 	items  []Delivery
 	next   int      // the first one not handed out
+	turn   uint64   // the Subscription's when it came
 	chunks [][]byte // memory; those after chunk are empty
 	chunk  int
 	given  bool // a delivery left the package: the memory is not used again
@@ -103,24 +111,29 @@ func (c *Client) Subscribe(ctx context.Context, queue string, o SubscribeOptions
 		o.Prefetch = defaultPrefetch
 	}
 	s := &Subscription{
-		c: c, queue: queue, noAck: o.NoAck, half: (o.Prefetch + 1) / 2,
+		c: c, queue: queue, o: o, args: args, noAck: o.NoAck, half: (o.Prefetch + 1) / 2,
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
-	_, err = c.do(ctx, fmq1.OpSubscribe, func(rid uint64) fmq1.Header {
-		// It is known before the request is sent: deliveries come right behind the answer.
-		c.subID++
-		s.id = c.subID
-		c.subs[s.id] = s
-		return &fmq1.Subscribe{
-			RID: rid, Sub: s.id, Queue: queue, Credit: uint64(o.Prefetch), NoAck: o.NoAck, Exclusive: o.Exclusive, Tag: o.Tag, Args: args,
-		}
+	_, err = c.do(ctx, &call{
+		op: fmq1.OpSubscribe,
+		build: func(rid uint64) fmq1.Header {
+			// It is known before the request is sent: deliveries come right behind the answer.
+			if s.id == 0 {
+				c.subID++
+				s.id = c.subID
+				s.queue = c.topology.first(queue)
+				c.subs[s.id] = s
+			}
+			return s.header(rid)
+		},
+		ok: func(*fmq1.OK) { s.active = true },
 	})
 	if err == nil {
 		return s, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.subs[s.id] != s || ctx.Err() == nil || c.usable() != nil {
+	if c.subs[s.id] != s || ctx.Err() == nil || !c.live() {
 		delete(c.subs, s.id)
 		return nil, err
 	}
@@ -129,14 +142,35 @@ func (c *Client) Subscribe(ctx context.Context, queue string, o SubscribeOptions
 	s.end(ErrUnsubscribed)
 	s.giveBack()
 	c.rid++
-	c.calls[c.rid] = &call{then: func() { delete(c.subs, s.id) }}
+	c.calls[c.rid] = &call{then: func(reply) { delete(c.subs, s.id) }}
 	c.out = fmq1.Append(c.out, fmq1.OpUnsubscribe, &fmq1.Unsubscribe{RID: c.rid, Sub: s.id})
 	c.wakeWriter()
 	return nil, err
 }
 
-// Queue is the queue's name.
-func (s *Subscription) Queue() string { return s.queue }
+// header makes the request. mu held.
+func (s *Subscription) header(rid uint64) fmq1.Header {
+	return &fmq1.Subscribe{
+		RID: rid, Sub: s.id, Queue: s.c.topology.queue(s.queue), Credit: uint64(s.o.Prefetch), NoAck: s.noAck, Exclusive: s.o.Exclusive,
+		Tag: s.o.Tag, Args: s.args,
+	}
+}
+
+// Queue is the queue's name. That of a queue which the broker named is another one after a reconnection.
+func (s *Subscription) Queue() string {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.c.topology.queue(s.queue)
+}
+
+// interrupt is the end of a connection. mu held.
+func (s *Subscription) interrupt() {
+	s.processed = 0
+	s.turn++
+	if !s.noAck {
+		s.batches = nil
+	}
+}
 
 // Next waits for a message. The delivery owns its memory. Acknowledge it with its Ack, Nack or Reject.
 //
@@ -152,7 +186,7 @@ func (s *Subscription) Next(ctx context.Context) (*Delivery, error) {
 				s.pop()
 			}
 			if s.noAck {
-				s.process(1)
+				s.process(1, b.turn)
 			}
 			s.c.mu.Unlock()
 			return d, nil
@@ -202,6 +236,9 @@ func (s *Subscription) Handle(ctx context.Context, fn func(*Delivery) error) err
 			}
 			d := &b.items[b.next]
 			b.next++
+			if !s.noAck && d.Tag <= s.c.base.Load() {
+				continue // the connection was lost: it is delivered again
+			}
 			if err = fn(d); err != nil {
 				break
 			}
@@ -218,18 +255,31 @@ func (s *Subscription) Handle(ctx context.Context, fn func(*Delivery) error) err
 // Unsubscribe ends the subscription. Messages that were received but not handed out go back to the queue;
 // with NoAck, Next gives them still. Those that were handed out may still be acknowledged.
 func (s *Subscription) Unsubscribe(ctx context.Context) error {
-	_, err := s.c.do(ctx, fmq1.OpUnsubscribe, func(rid uint64) fmq1.Header {
-		return &fmq1.Unsubscribe{RID: rid, Sub: s.id}
+	_, err := s.c.do(ctx, &call{
+		op:    fmq1.OpUnsubscribe,
+		build: func(rid uint64) fmq1.Header { return &fmq1.Unsubscribe{RID: rid, Sub: s.id} },
+		ok: func(*fmq1.OK) {
+			s.c.forget(s)
+			s.end(ErrUnsubscribed)
+			s.giveBack()
+		},
 	})
-	if err != nil {
-		return err
+	return err
+}
+
+// forget removes a subscription, and with the last one the record of a queue that goes with it. mu held.
+func (c *Client) forget(s *Subscription) {
+	delete(c.subs, s.id)
+	q := c.topology.queues[s.queue]
+	if q == nil || !q.m.AutoDelete {
+		return
 	}
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	delete(s.c.subs, s.id)
-	s.end(ErrUnsubscribed)
-	s.giveBack()
-	return nil
+	for _, other := range c.subs {
+		if other.queue == s.queue {
+			return
+		}
+	}
+	c.topology.deletedQueue(s.queue)
 }
 
 // wait waits until there is something to receive or the subscription ended.
@@ -263,7 +313,7 @@ func (s *Subscription) signal() {
 // processBatch counts what Handle is done with, and keeps the memory. c.mu held.
 func (s *Subscription) processBatch(b *batch, from int) {
 	if s.noAck {
-		s.process(len(b.items) - from)
+		s.process(len(b.items)-from, b.turn)
 	}
 	if s.free == nil && b.reset() {
 		s.free = b
@@ -273,9 +323,9 @@ func (s *Subscription) processBatch(b *batch, from int) {
 // putBack returns what Handle did not get to. c.mu held.
 func (s *Subscription) putBack(b *batch, from int) {
 	if s.noAck {
-		s.process(b.next - from)
+		s.process(b.next-from, b.turn)
 	}
-	if b.next == len(b.items) {
+	if b.next == len(b.items) || b.turn != s.turn && !s.noAck {
 		return
 	}
 	b.items = b.items[b.next:]
@@ -286,9 +336,13 @@ func (s *Subscription) putBack(b *batch, from int) {
 	s.signal()
 }
 
-// process counts n deliveries as processed and grants credit when half of the prefetch is. c.mu held.
-func (s *Subscription) process(n int) {
-	if s.processed += n; s.processed < s.half || s.err != nil || s.c.usable() != nil {
+// process counts n deliveries of a turn as processed and grants credit when half of the prefetch is.
+// c.mu held.
+func (s *Subscription) process(n int, turn uint64) {
+	if turn != s.turn {
+		return
+	}
+	if s.processed += n; s.processed < s.half || s.err != nil || !s.c.live() {
 		return
 	}
 	start := len(s.c.out)
@@ -329,6 +383,8 @@ func (c *Client) deliver(f fmq1.Frame) error {
 	if err := m.Decode(f.Header); err != nil {
 		return err
 	}
+	m.Tag += c.base.Load()
+	c.lastTag = max(c.lastTag, m.Tag)
 	s := c.subs[m.Sub]
 	if s == nil {
 		return fmt.Errorf("the broker delivers for subscription %d, which there is not", m.Sub)
@@ -336,20 +392,21 @@ func (c *Client) deliver(f fmq1.Frame) error {
 	if !s.noAck {
 		c.unacked.push(m.Tag, s)
 		if s.err != nil { // its caller gave up: see Subscribe
-			if c.usable() == nil {
+			if c.live() {
 				c.settle(m.Tag, false, fmq1.OpNack, true)
 			}
 			return nil
 		}
 	}
 	var b *batch
-	if n := len(s.batches); n > 0 && s.batches[n-1].next == 0 {
+	if n := len(s.batches); n > 0 && s.batches[n-1].next == 0 && s.batches[n-1].turn == s.turn {
 		b = s.batches[n-1] // nobody has a part of it
 	} else {
 		if b = s.free; b == nil {
 			b = new(batch)
 		}
 		s.free = nil
+		b.turn = s.turn
 		s.batches = append(s.batches, b)
 		s.signal()
 	}
@@ -369,13 +426,17 @@ func (c *Client) cancelled(f fmq1.Frame) error {
 	}
 	if s := c.subs[m.Sub]; s != nil {
 		delete(c.subs, m.Sub)
+		if m.Code == fmq1.NotFound {
+			c.topology.deletedQueue(s.queue)
+		}
 		s.end(&CancelledError{Code: int(m.Code), Msg: m.Msg})
 	}
 	return nil
 }
 
-// Ack acknowledges the delivery. Like Nack and Reject it does nothing on one that is settled or came with
-// NoAck, and does not wait for the broker. The error is ErrClosed.
+// Ack acknowledges the delivery. Like Nack and Reject it does nothing on one that is settled, came with
+// NoAck, or came over a connection that was lost: the broker delivers that again. It does not wait for
+// the broker. The error is ErrClosed.
 func (d *Delivery) Ack() error { return d.settle(false, fmq1.OpAck, false) }
 
 // AckUpTo acknowledges this delivery and every earlier one of the connection, of all its subscriptions.
@@ -398,7 +459,8 @@ func (d *Delivery) settle(multiple bool, op fmq1.Op, requeue bool) error {
 }
 
 // Ack acknowledges a delivery by its tag, with multiple every earlier one of the connection too; tag 0
-// with multiple is all of them. An unknown tag is told to Config.OnError by the broker.
+// with multiple is all of them. An unknown tag is told to Config.OnError by the broker; one of a
+// connection that was lost is ignored.
 func (c *Client) Ack(tag uint64, multiple bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -417,18 +479,25 @@ func (c *Client) settle(tag uint64, multiple bool, op fmq1.Op, requeue bool) err
 	if err := c.usable(); err != nil {
 		return err
 	}
+	base := c.base.Load()
+	if c.link == nil || tag != 0 && tag <= base {
+		return nil // it is the broker's again
+	}
 	start := len(c.out)
 	m := fmq1.Settle{Tag: tag, Multiple: multiple, Requeue: requeue}
+	if tag != 0 {
+		m.Tag -= base
+	}
 	c.out = fmq1.End(m.AppendTo(fmq1.Begin(c.out, op)), start, 0)
 	c.wakeWriter()
 	if !multiple {
 		if s := c.unacked.take(tag); s != nil {
-			s.process(1)
+			s.process(1, s.turn)
 		}
 		return nil
 	}
 	for s := c.unacked.takeUpTo(tag); s != nil; s = c.unacked.takeUpTo(tag) {
-		s.process(1)
+		s.process(1, s.turn)
 	}
 	return nil
 }

@@ -275,6 +275,14 @@ func (ch *channel) raise(code uint16, text string, id amqp.MethodID) {
 		ch.s.fail(code, text, id)
 		return
 	}
+	if ch.bc.Kept() {
+		ch.s.later(func() {
+			if ch.bc != nil {
+				ch.raise(code, text, id)
+			}
+		})
+		return
+	}
 	ch.s.log.Warn("channel error", "peer", ch.s.info.Name, "user", ch.s.login(), "vhost", ch.s.info.VHost, "channel", ch.id, "code", code, "reason", text, "method", id)
 	ch.detach()
 	ch.reply(&amqp.ChannelClose{
@@ -297,6 +305,23 @@ func (ch *channel) settled(id amqp.MethodID) bool { return ch.ok(ch.bc.Settle(),
 
 // reply stages one method frame on this channel.
 func (ch *channel) reply(m amqp.Method) { ch.s.send(ch.id, m) }
+
+// answer is reply for a verb of the topology, once what it changed is on disk.
+func (ch *channel) answer(m amqp.Method) {
+	s := ch.s
+	s.scratch = m.AppendFrame(s.scratch[:0], ch.id)
+	if ch.bc.Answer(s.scratch) {
+		s.answered = true
+		return
+	}
+	s.stage(s.scratch)
+}
+
+// Answer implements broker.Sink. The outbox is locked.
+func (ch *channel) Answer(frame []byte) {
+	out := ch.s.out
+	out.Put(append(out.Tail(len(frame)), frame...))
+}
 
 // args decodes a table of arguments, see Session.decodeTable.
 func (ch *channel) args(src []byte, id amqp.MethodID) (table.Table, bool) {

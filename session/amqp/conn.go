@@ -145,6 +145,7 @@ type Session struct {
 	body          body   // of which a part was taken
 	kept          int    // bytes of a partial frame, as counted by Conn.Hold
 	answered      bool   // this turn staged answers, which a client may ask for faster than it reads
+	wait          wait   // for answers that are kept until the disk has what they promise
 
 	props []byte // scratch of a delivery that crosses protocols; guarded by the outbox's lock
 	peer  peer   // the broker's view of this connection
@@ -199,16 +200,31 @@ func (s *Session) OnData(b []byte) (n, want int) {
 			return n, lastOfBody
 		}
 	}
+	k, want := s.frames(b[n:])
+	n += k
+	s.endTurn()
+	s.keep(len(b)-n, want)
+	s.pushBack()
+	if s.state == closed {
+		return len(b), 0
+	}
+	return n, want
+}
+
+// frames carries out the whole frames of b and reports as OnData does.
+func (s *Session) frames(b []byte) (n, want int) {
 	for s.state != closed {
 		f, k, err := amqp.Next(b[n:], s.frameMax)
 		if k == 0 && err == nil {
 			if k = s.partialBody(b[n:]); k > 0 {
-				n += k
-				want = lastOfBody
-			} else {
-				want = amqp.Want(b[n:])
+				return n + k, lastOfBody
 			}
-			break
+			return n, amqp.Want(b[n:])
+		}
+		if k > 0 && (s.wait.on || err == nil && s.mustWait(f)) {
+			s.hold(b[n : n+k])
+			n += k
+			continue
 		}
 		n += k
 		if err != nil {
@@ -217,13 +233,7 @@ func (s *Session) OnData(b []byte) (n, want int) {
 		}
 		n += s.frame(f, b[n:])
 	}
-	s.endTurn()
-	s.keep(len(b)-n, want)
-	s.pushBack()
-	if s.state == closed {
-		return len(b), 0
-	}
-	return n, want
+	return n, 0
 }
 
 // keep counts what is kept of a frame that is not whole: left bytes now, of want.
@@ -312,10 +322,12 @@ func (s *Session) frameError(err error) {
 		}
 		return
 	}
-	s.fail(amqp.CodeFrameError, err.Error(), 0)
-	if fatal {
-		s.finish()
+	if !fatal {
+		s.fail(amqp.CodeFrameError, err.Error(), 0)
+		return
 	}
+	s.failNow(amqp.CodeFrameError, err.Error(), 0)
+	s.finish()
 }
 
 // whileClosing ignores everything but the end of the closing handshake (2.2.4).
@@ -344,8 +356,17 @@ func (s *Session) endTurn() {
 }
 
 // fail ends the connection for the peer's mistake: 0-9-1 connection exception. id is the method it
-// is about, 0 for none. Before the login it is silent: what is not trusted is not talked to.
+// is about, 0 for none. Before the login it is silent: what is not trusted is not talked to. Answers
+// that are kept come first.
 func (s *Session) fail(code uint16, text string, id amqp.MethodID) {
+	if s.conn != nil && s.conn.Kept() {
+		s.later(func() { s.failNow(code, text, id) })
+		return
+	}
+	s.failNow(code, text, id)
+}
+
+func (s *Session) failNow(code uint16, text string, id amqp.MethodID) {
 	if s.state == closing || s.state == closed {
 		return
 	}
@@ -381,6 +402,7 @@ func (s *Session) sendClose(code uint16, text string, id amqp.MethodID) {
 // detach ends the broker's side: what the turn collected is carried out, channels are closed, unacked
 // deliveries requeued, exclusive queues deleted. No Sink method is called afterwards.
 func (s *Session) detach() {
+	s.wait.drop()
 	for _, ch := range s.channels {
 		if ch != nil {
 			ch.dropContent()

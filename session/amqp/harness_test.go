@@ -136,13 +136,17 @@ var _ session.Outbox = (*memOutbox)(nil)
 // newBroker is a broker in memory with the user guest. When the test ends nothing may be lent.
 func newBroker(t testing.TB) *broker.Broker {
 	t.Helper()
+	return openBroker(t, broker.Options{})
+}
+
+// openBroker is newBroker on a disk, or on none.
+func openBroker(t testing.TB, o broker.Options) *broker.Broker {
+	t.Helper()
 	before := pool.Live()
-	var start broker.Snapshot
-	start.VHosts = []string{"/"}
-	b, _, err := broker.Open(broker.Options{
-		Start: start, LoopbackUsers: []string{"guest"},
-		Codecs: map[message.Encoding]message.Codec{message.AMQP: amqp.PropertyCodec{}},
-	})
+	o.Start.VHosts = []string{"/"}
+	o.LoopbackUsers = []string{"guest"}
+	o.Codecs = map[message.Encoding]message.Codec{message.AMQP: amqp.PropertyCodec{}}
+	b, _, err := broker.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}

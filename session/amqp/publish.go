@@ -88,7 +88,7 @@ type letter struct {
 }
 
 // examine reads from property bytes what the broker must know. It gives the bytes to store: others than
-// came when a BCC header must go or a reply-to is rewritten; those are valid until the next call. False:
+// came when a BCC header must go, a reply-to is rewritten or there is a delay; those are valid until the next call. False:
 // they are malformed, and the connection is closed.
 func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 	scan, err := amqp.ScanProps(props)
@@ -134,12 +134,18 @@ func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 			l.complain(fmt.Sprintf("user_id property set to '' but authenticated user was '%s'", own))
 		}
 	}
-	if token == "" && !bcc {
+	delayed := bytes.Contains(scan.Headers, headerDelay)
+	if token == "" && !bcc && !delayed {
 		return props, true
 	}
 	p, err := amqp.PropertyCodec{}.Decode(props)
 	if err != nil {
 		panic("BUG: amqp: properties that were scanned do not decode: " + err.Error())
+	}
+	if delayed {
+		if l.attr.Delay, p.Headers = broker.Delay(p.Headers); l.attr.Delay == 0 && token == "" && !bcc {
+			return props, true
+		}
 	}
 	if bcc {
 		p.Headers = broker.WithoutBCC(p.Headers)
@@ -151,8 +157,12 @@ func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 	return ch.s.rewritten, true
 }
 
-// headerCC is in the header bytes of every message that has a CC or a BCC header.
-var headerCC = []byte("CC")
+// headerCC is in the header bytes of every message that has a CC or a BCC header, headerDelay in
+// those of one that may ask for a delay.
+var (
+	headerCC    = []byte("CC")
+	headerDelay = []byte("x-delay")
+)
 
 // complain notes the first fault.
 func (l *letter) complain(fault string) {
@@ -335,7 +345,7 @@ type body struct {
 // partialBody takes what is there of a body frame whose end is not, so that long bodies are copied once,
 // into their message. It returns the length taken, 0: none.
 func (s *Session) partialBody(b []byte) int {
-	if s.state != running || len(b) < partialBytes {
+	if s.state != running || len(b) < partialBytes || s.wait.on {
 		return 0
 	}
 	id, size, part, ok := amqp.CutBodyHead(b, s.frameMax)

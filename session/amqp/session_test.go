@@ -28,7 +28,7 @@ func TestInputMayBeCutAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, size := range []int{1, 2, 3, 5, 7, 11, 13} {
-			got := play(t, string(script), func(c *client, b []byte) {
+			got := play(t, newBroker(t), string(script), func(c *client, b []byte) {
 				n := size
 				if len(b) > 10000 {
 					n *= 997
@@ -242,6 +242,11 @@ func (fakeCodec) Decode(props []byte) (table.Properties, error) {
 func (fakeCodec) Append(dst []byte, p *table.Properties) []byte { return append(dst, p.MessageID...) }
 
 func (fakeCodec) Headers(dst table.Table, _ []byte) table.Table { return dst }
+
+func (fakeCodec) Properties(props []byte) table.Properties {
+	p, _ := fakeCodec{}.Decode(props)
+	return p
+}
 
 func TestPropertiesOfAnotherProtocolAreConverted(t *testing.T) {
 	var start broker.Snapshot

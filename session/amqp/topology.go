@@ -19,7 +19,7 @@ func (ch *channel) exchangeDeclare(args []byte) {
 		Internal: m.Internal, Passive: m.Passive, Args: arguments,
 	})
 	if ch.ok(e, m.ID()) && !m.NoWait {
-		ch.reply(&amqp.ExchangeDeclareOk{})
+		ch.answer(&amqp.ExchangeDeclareOk{})
 	}
 }
 
@@ -29,7 +29,7 @@ func (ch *channel) exchangeDelete(args []byte) {
 		return
 	}
 	if ch.ok(ch.conn.DeleteExchange(name(m.Exchange), m.IfUnused), m.ID()) && !m.NoWait {
-		ch.reply(&amqp.ExchangeDeleteOk{})
+		ch.answer(&amqp.ExchangeDeleteOk{})
 	}
 }
 
@@ -44,7 +44,7 @@ func (ch *channel) exchangeBind(args []byte) {
 	}
 	e := ch.conn.BindExchange(name(m.Destination), name(m.Source), string(m.RoutingKey), arguments)
 	if ch.ok(e, m.ID()) && !m.NoWait {
-		ch.reply(&amqp.ExchangeBindOk{})
+		ch.answer(&amqp.ExchangeBindOk{})
 	}
 }
 
@@ -59,7 +59,7 @@ func (ch *channel) exchangeUnbind(args []byte) {
 	}
 	e := ch.conn.UnbindExchange(name(m.Destination), name(m.Source), string(m.RoutingKey), arguments)
 	if ch.ok(e, m.ID()) && !m.NoWait {
-		ch.reply(&amqp.ExchangeUnbindOk{})
+		ch.answer(&amqp.ExchangeUnbindOk{})
 	}
 }
 
@@ -81,7 +81,7 @@ func (ch *channel) queueDeclare(args []byte) {
 	}
 	ch.queue = status.Name
 	if !m.NoWait {
-		ch.reply(&amqp.QueueDeclareOk{
+		ch.answer(&amqp.QueueDeclareOk{
 			Queue: []byte(status.Name), MessageCount: uint32(status.Messages), ConsumerCount: uint32(status.Consumers),
 		})
 	}
@@ -111,7 +111,7 @@ func (ch *channel) queueBind(args []byte) {
 	}
 	e := ch.conn.BindQueue(queue, name(m.Exchange), bindingKey(m.Queue, m.RoutingKey, queue), arguments)
 	if ch.ok(e, m.ID()) && !m.NoWait {
-		ch.reply(&amqp.QueueBindOk{})
+		ch.answer(&amqp.QueueBindOk{})
 	}
 }
 
@@ -130,7 +130,7 @@ func (ch *channel) queueUnbind(args []byte) {
 	}
 	e := ch.conn.UnbindQueue(queue, name(m.Exchange), bindingKey(m.Queue, m.RoutingKey, queue), arguments)
 	if ch.ok(e, m.ID()) {
-		ch.reply(&amqp.QueueUnbindOk{})
+		ch.answer(&amqp.QueueUnbindOk{})
 	}
 }
 
@@ -145,7 +145,7 @@ func (ch *channel) queuePurge(args []byte) {
 	}
 	n, e := ch.conn.PurgeQueue(queue)
 	if ch.ok(e, m.ID()) && !m.NoWait {
-		ch.reply(&amqp.QueuePurgeOk{MessageCount: uint32(n)})
+		ch.answer(&amqp.QueuePurgeOk{MessageCount: uint32(n)})
 	}
 }
 
@@ -160,6 +160,6 @@ func (ch *channel) queueDelete(args []byte) {
 	}
 	n, e := ch.conn.DeleteQueue(queue, m.IfUnused, m.IfEmpty)
 	if ch.ok(e, m.ID()) && !m.NoWait {
-		ch.reply(&amqp.QueueDeleteOk{MessageCount: uint32(n)})
+		ch.answer(&amqp.QueueDeleteOk{MessageCount: uint32(n)})
 	}
 }

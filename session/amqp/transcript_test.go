@@ -43,7 +43,7 @@ func TestTranscripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, string(want), nil)
+			got := play(t, newBroker(t), string(want), nil)
 			if got == string(want) {
 				return
 			}
@@ -81,9 +81,9 @@ type player struct {
 	token   string // of direct reply-to, the last one seen
 }
 
-func play(t testing.TB, script string, feed func(c *client, b []byte)) string {
+func play(t testing.TB, b *broker.Broker, script string, feed func(c *client, b []byte)) string {
 	t.Helper()
-	p := &player{t: t, b: newBroker(t), clients: map[string]*client{}, feed: feed}
+	p := &player{t: t, b: b, clients: map[string]*client{}, feed: feed}
 	if feed == nil {
 		p.feed = func(c *client, b []byte) { c.feed(b) }
 	}

@@ -100,7 +100,7 @@ func (s *Session) getOne(f wire.Frame) {
 	case !ok:
 		s.reply(wire.OK{RID: m.RID, Empty: true})
 	case s.get.tooLarge != 0:
-		s.failed(0, s.giveBack(s.get.tag, m.NoAck))
+		s.failed(0, s.giveBack(s.get.tag))
 		s.fail(m.RID, misfit(s.get.tooLarge, s.opt.MaxFrame))
 	default:
 		s.answered.Store(true)
@@ -108,10 +108,7 @@ func (s *Session) getOne(f wire.Frame) {
 }
 
 // giveBack requeues a delivery that could not be sent.
-func (s *Session) giveBack(tag uint64, noAck bool) *broker.Error {
-	if noAck {
-		return nil
-	}
+func (s *Session) giveBack(tag uint64) *broker.Error {
 	s.settling = true
 	return s.ch.Nack(tag, false, true)
 }
@@ -133,7 +130,7 @@ func (s *Session) dropSubscription(c *broker.Consumer, tag uint64, size int) {
 		f := misfit(size, s.opt.MaxFrame)
 		s.stage(wire.OpCancelled, &wire.Cancelled{Sub: c.Handle, Code: f.code, Msg: f.text})
 	}
-	s.failed(0, s.giveBack(tag, c.NoAck))
+	s.failed(0, s.giveBack(tag))
 	s.endTurn()
 }
 

@@ -95,6 +95,7 @@ func (k *sink) Deliver(d *broker.Delivery) {
 	room := wire.Overhead + len(h.Exchange) + len(h.Key) + len(props) + len(headers)
 	if size := len(m.Body()); room+size > int(s.opt.MaxFrame) {
 		c, tag := d.Consumer, d.Tag
+		d.Unsent = true
 		s.after = append(s.after, func() { s.dropSubscription(c, tag, size) })
 		return
 	}
@@ -154,7 +155,7 @@ func (s *Session) stageGet(d *broker.Delivery, remaining int) {
 	}
 	room := wire.Overhead + len(h.Exchange) + len(h.Key) + len(props) + len(headers)
 	if room+len(m.Body()) > int(s.opt.MaxFrame) {
-		s.get.tooLarge, s.get.tag = len(m.Body()), d.Tag
+		s.get.tooLarge, s.get.tag, d.Unsent = len(m.Body()), d.Tag, true
 		return
 	}
 	b := s.begin(room, m, wire.OpGetOK)

@@ -19,6 +19,9 @@ const frameReserve = wire.Overhead + 2
 // replyToGrowth is how much longer than the pseudo-queue's name the token is that takes its place.
 const replyToGrowth = 24
 
+// delayGrowth is by how much longer a delay may be with a sign than without.
+const delayGrowth = 8
+
 // noMaps are the stored property bytes of a message without properties and headers.
 var noMaps = []byte{0x80, 0x80}
 
@@ -51,6 +54,10 @@ func (s *Session) publish(f wire.Frame) {
 	if replies {
 		size += replyToGrowth
 	}
+	delays := bytes.Contains(p.Headers, headerDelay)
+	if delays {
+		size += delayGrowth
+	}
 	if size > int(s.opt.MaxFrame)-frameReserve {
 		s.refuse(p.Seq, misfit(len(f.Payload), s.opt.MaxFrame))
 		return
@@ -61,16 +68,16 @@ func (s *Session) publish(f wire.Frame) {
 	}
 	s.carryOut()
 	s.args = broker.Publish{Seq: p.Seq, Mandatory: p.Mandatory}
-	maps, blind := noMaps, []byte(nil)
+	maps, blind, delay := noMaps, []byte(nil), int64(0)
 	if len(p.Props) > 0 || len(p.Headers) > 0 {
 		s.props = appendMap(appendMap(s.props[:0], p.Props), p.Headers)
 		maps = s.props
-		if replies || bytes.Contains(p.Headers, headerCC) {
-			maps, blind = s.rewrite(maps)
+		if replies || bytes.Contains(p.Headers, headerCC) || delays {
+			maps, blind, delay = s.rewrite(maps)
 		}
 	}
 	m := message.NewBlind(message.Attributes{
-		Encoding: message.FMQ1, Persistent: p.Persistent, Priority: p.Priority, HasHeaders: p.HasHeaders(), Expiration: p.Expiration,
+		Encoding: message.FMQ1, Persistent: p.Persistent, Priority: p.Priority, HasHeaders: p.HasHeaders(), Expiration: p.Expiration, Delay: delay,
 	}, p.Exchange, p.Key, blind, maps, len(f.Payload))
 	copy(m.Body(), f.Payload)
 	s.args.Msg = m
@@ -87,12 +94,17 @@ func (s *Session) publish(f wire.Frame) {
 	}
 }
 
-// headerCC is in the header bytes of every message that has a CC or a BCC header.
-var headerCC = []byte("CC")
+// headerCC is in the header bytes of every message that has a CC or a BCC header, headerDelay in
+// those of one that may ask for a delay.
+var (
+	headerCC    = []byte("CC")
+	headerDelay = []byte("x-delay")
+)
 
-// rewrite carries out direct reply-to and sender-selected distribution, for messages that may ask for
-// one of them: it notes further keys and faults in s.args, and gives the property bytes to store.
-func (s *Session) rewrite(maps []byte) (stored, blind []byte) {
+// rewrite carries out direct reply-to, sender-selected distribution and delays, for messages that may
+// ask for one of them: it notes further keys and faults in s.args, and gives the property bytes to store
+// and the delay in ms.
+func (s *Session) rewrite(maps []byte) (stored, blind []byte, delay int64) {
 	props, err := wire.Codec{}.Decode(maps)
 	if err != nil {
 		panic("BUG: fmq1: properties that were checked do not decode: " + err.Error())
@@ -110,7 +122,8 @@ func (s *Session) rewrite(maps []byte) (stored, blind []byte) {
 	if selected.BCC {
 		props.Headers = broker.WithoutBCC(props.Headers)
 	}
-	return wire.Codec{}.Append(nil, &props), selected.Blind
+	delay, props.Headers = broker.Delay(props.Headers)
+	return wire.Codec{}.Append(nil, &props), selected.Blind, delay
 }
 
 func appendMap(dst, m []byte) []byte {

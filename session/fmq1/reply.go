@@ -72,6 +72,9 @@ func (s *Session) reply(ok wire.OK) {
 	s.stage(wire.OpOK, &ok)
 }
 
+// answer is reply for a request that changes the topology, once what it changed is on disk.
+func (s *Session) answer(ok wire.OK) { s.inOrder(wire.OpOK, &ok) }
+
 // log says what was refused, and whom.
 func (s *Session) log(level slog.Level, what string, f fault) {
 	s.opt.Log.Log(context.Background(), level, what, "peer", name(s.o), "user", s.user, "vhost", s.vhost, "code", f.code, "reason", f.text)
@@ -80,8 +83,35 @@ func (s *Session) log(level slog.Level, what string, f fault) {
 // fail refuses a request, or with rid 0 something that has none. The connection goes on.
 func (s *Session) fail(rid uint64, f fault) {
 	s.log(slog.LevelWarn, "request refused", f)
+	e := wire.ServerError{RID: rid, Code: f.code, Msg: f.text}
+	if rid != 0 && s.ch != nil {
+		s.inOrder(wire.OpError, &e)
+		return
+	}
 	s.answered.Store(true)
-	s.stage(wire.OpError, &wire.ServerError{RID: rid, Code: f.code, Msg: f.text})
+	s.stage(wire.OpError, &e)
+}
+
+// inOrder stages an answer, or has the broker keep it: until the disk has what it promises, or behind
+// another one that is kept.
+func (s *Session) inOrder(op wire.Op, m wire.Header) {
+	s.answered.Store(true)
+	s.frameBuf = wire.Append(s.frameBuf[:0], op, m)
+	if !s.ch.Answer(s.frameBuf) {
+		s.o.Lock()
+		s.o.Put(append(s.o.Tail(len(s.frameBuf)), s.frameBuf...))
+		s.unlock()
+	}
+	if cap(s.frameBuf) > keptScratch {
+		s.frameBuf = nil
+	}
+}
+
+// Answer: see broker.Sink.
+func (k *sink) Answer(frame []byte) {
+	if s := (*Session)(k); !s.quiet {
+		s.o.Put(append(s.o.Tail(len(frame)), frame...))
+	}
 }
 
 // failed is fail when e is one, and reports whether it was.

@@ -102,6 +102,8 @@ type Session struct {
 	props    []byte // where the two maps of a publish are put together
 	get      getting
 	sendGet  func(*broker.Delivery, int)
+	frameBuf []byte // an answer
+	wait     wait   // for answers that are kept until the disk has what they promise
 
 	// Guarded by the outbox.
 	upto      uint64   // every publish up to this one is confirmed or refused
@@ -225,8 +227,12 @@ func (s *Session) read(b []byte) (n, want int) {
 		if taken == 0 {
 			return n, more
 		}
+		if s.wait.on || s.mustWait(f) {
+			s.hold(b[n : n+taken])
+		} else {
+			s.frame(f)
+		}
 		n += taken
-		s.frame(f)
 	}
 	return n, 0
 }
@@ -342,6 +348,7 @@ func (s *Session) leave() {
 	if c := s.conn.Load(); c != nil {
 		c.Quiesce()
 	}
+	s.wait.drop()
 	s.o.Lock()
 	s.quiet = true
 	s.o.Unlock()

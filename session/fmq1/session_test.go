@@ -34,12 +34,17 @@ var rewrite = flag.Bool("rewrite", false, "write the answers in testdata again")
 // memoryBroker is a real broker without a disk.
 func memoryBroker(t testing.TB) *broker.Broker {
 	t.Helper()
+	return openBroker(t, broker.Options{})
+}
+
+// openBroker is memoryBroker on a disk, or on none.
+func openBroker(t testing.TB, o broker.Options) *broker.Broker {
+	t.Helper()
 	before := pool.Live()
-	b, _, err := broker.Open(broker.Options{
-		Start:  broker.Snapshot{VHosts: []string{"/"}},
-		Codecs: map[message.Encoding]message.Codec{message.FMQ1: wire.Codec{}, message.AMQP: amqpCodec{}},
-		Now:    func() int64 { return 1700000000000 },
-	})
+	o.Start.VHosts = []string{"/"}
+	o.Codecs = map[message.Encoding]message.Codec{message.FMQ1: wire.Codec{}, message.AMQP: amqpCodec{}}
+	o.Now = func() int64 { return 1700000000000 }
+	b, _, err := broker.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +70,8 @@ func (amqpCodec) Decode(p []byte) (table.Properties, error) {
 	return table.Properties{Has: table.HasHeaders, Headers: t}, err
 }
 func (amqpCodec) Append(dst []byte, p *table.Properties) []byte { return table.Append(dst, p.Headers) }
+func (amqpCodec) Properties([]byte) table.Properties            { return table.Properties{} }
+
 func (amqpCodec) Headers(dst table.Table, p []byte) table.Table {
 	dst, _ = table.AppendBorrowed(dst, p)
 	return dst
@@ -283,7 +290,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, string(raw))
+			got := play(t, memoryBroker(t), string(raw), (*link).feed)
 			if *rewrite {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -306,8 +313,8 @@ func TestScenarios(t *testing.T) {
 // madeUp is a token of direct reply-to. "?" stands for what the broker made up, also where a client names it.
 var madeUp = regexp.MustCompile(`amq\.rabbitmq\.reply-to\.[A-Za-z0-9_-]{22}`)
 
-func play(t *testing.T, text string) string {
-	b := memoryBroker(t)
+// play plays a transcript; feed gives a link what it sends.
+func play(t *testing.T, b *broker.Broker, text string, feed func(l *link, p []byte)) string {
 	links, order := map[byte]*link{}, []byte{}
 	state := map[byte]string{}
 	var out strings.Builder
@@ -316,7 +323,7 @@ func play(t *testing.T, text string) string {
 	token := ""
 	report := func() {
 		if sender != 0 && len(sending) > 0 {
-			links[sender].feed(sending)
+			feed(links[sender], sending)
 			sending = nil
 		}
 		for _, name := range order {

@@ -40,7 +40,7 @@ func (s *Session) declareExchange(f wire.Frame) {
 		Name: m.Name, Type: m.Type, Durable: m.Durable, AutoDelete: m.AutoDelete, Internal: m.Internal, Passive: m.Passive, Args: args,
 	})
 	if !s.failed(m.RID, e) {
-		s.reply(wire.OK{RID: m.RID})
+		s.answer(wire.OK{RID: m.RID})
 	}
 }
 
@@ -50,7 +50,7 @@ func (s *Session) deleteExchange(f wire.Frame) {
 		return
 	}
 	if !s.failed(m.RID, s.conn.Load().DeleteExchange(m.Name, m.IfUnused)) {
-		s.reply(wire.OK{RID: m.RID})
+		s.answer(wire.OK{RID: m.RID})
 	}
 }
 
@@ -67,7 +67,7 @@ func (s *Session) declareQueue(f wire.Frame) {
 		Name: m.Name, Durable: m.Durable, Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Passive: m.Passive, Args: args,
 	})
 	if !s.failed(m.RID, e) {
-		s.reply(wire.OK{RID: m.RID, Name: q.Name, Messages: uint64(q.Messages), Consumers: uint64(q.Consumers)})
+		s.answer(wire.OK{RID: m.RID, Name: q.Name, Messages: uint64(q.Messages), Consumers: uint64(q.Consumers)})
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *Session) deleteQueue(f wire.Frame) {
 	}
 	n, e := s.conn.Load().DeleteQueue(m.Name, m.IfUnused, m.IfEmpty)
 	if !s.failed(m.RID, e) {
-		s.reply(wire.OK{RID: m.RID, Messages: uint64(n)})
+		s.answer(wire.OK{RID: m.RID, Messages: uint64(n)})
 	}
 }
 
@@ -89,7 +89,7 @@ func (s *Session) purgeQueue(f wire.Frame) {
 	}
 	n, e := s.conn.Load().PurgeQueue(m.Name)
 	if !s.failed(m.RID, e) {
-		s.reply(wire.OK{RID: m.RID, Messages: uint64(n)})
+		s.answer(wire.OK{RID: m.RID, Messages: uint64(n)})
 	}
 }
 
@@ -120,6 +120,6 @@ func (s *Session) bind(f wire.Frame) {
 		e = c.UnbindExchange(m.ToExchange, m.Exchange, m.Key, args)
 	}
 	if !s.failed(m.RID, e) {
-		s.reply(wire.OK{RID: m.RID})
+		s.answer(wire.OK{RID: m.RID})
 	}
 }

@@ -1,14 +1,12 @@
 // Package compat runs programs written with real client libraries against the firemq binary: the
 // tutorials in examples/ unchanged, and a suite for each language in a folder of its own.
 //
-// The clients for Python and JavaScript are installed by "make deps". Without them the tests that
-// need them are skipped, or fail when FIREMQ_REQUIRE_CLIENTS is set, as "make test" does.
+// The clients are installed by "make deps". Without one the tests that need it are skipped, or fail when
+// FIREMQ_REQUIRE_CLIENTS is set, as "make test" does.
 package compat
 
 import (
-	"bufio"
 	"context"
-	"encoding/xml"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,30 +22,17 @@ func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
 
 const (
 	programLimit = 30 * time.Second // one tutorial program
-	suiteLimit   = 4 * time.Minute  // all tests of one language
+	suiteLimit   = 4 * time.Minute  // all tests of one client
 )
-
-// needClient skips the test unless path, a file that "make deps" installs, is there.
-func needClient(t *testing.T, path ...string) string {
-	t.Helper()
-	file := filepath.Join(append([]string{brokertest.Root()}, path...)...)
-	if _, err := os.Stat(file); err != nil {
-		if os.Getenv("FIREMQ_REQUIRE_CLIENTS") != "" {
-			t.Fatalf("client not installed, run make deps: %v", err)
-		}
-		t.Skipf("client not installed, run make deps: %v", err)
-	}
-	return file
-}
 
 func python(t *testing.T) string {
 	t.Helper()
-	return needClient(t, ".cache", "venv", "bin", "python")
+	return brokertest.Need(t, ".cache", "venv", "bin", "python")
 }
 
 func node(t *testing.T, folder ...string) string {
 	t.Helper()
-	needClient(t, append(folder, "node_modules", "amqplib", "package.json")...)
+	brokertest.Need(t, append(folder, "node_modules", "amqplib", "package.json")...)
 	path, err := exec.LookPath("node")
 	if err != nil {
 		t.Fatal(err)
@@ -58,11 +43,16 @@ func node(t *testing.T, folder ...string) string {
 // run runs a program in a folder of the repository with AMQP_URL set and gives its output.
 func run(t *testing.T, limit time.Duration, amqpURL, folder, name string, args ...string) (string, error) {
 	t.Helper()
+	return runEnv(t, limit, []string{"AMQP_URL=" + amqpURL}, folder, name, args...)
+}
+
+func runEnv(t *testing.T, limit time.Duration, env []string, folder, name string, args ...string) (string, error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = filepath.Join(brokertest.Root(), filepath.FromSlash(folder))
-	cmd.Env = append(os.Environ(), "AMQP_URL="+amqpURL, "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
@@ -91,7 +81,7 @@ func TestExamples(t *testing.T) {
 	broker := brokertest.Shared(t)
 	check := func(t *testing.T, want []string, name string, args ...string) {
 		t.Helper()
-		out, err := run(t, programLimit, broker.AMQPURL, ".", name, args...)
+		out, err := runEnv(t, programLimit, []string{"AMQP_URL=" + broker.AMQPURL, "FIREMQ_URL=" + broker.FireURL}, ".", name, args...)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -106,19 +96,26 @@ func TestExamples(t *testing.T) {
 		t.Run("javascript/"+tutorial.name, func(t *testing.T) {
 			check(t, tutorial.lines, node(t, "examples", "javascript"), "examples/javascript/"+tutorial.name+".mjs")
 		})
+		t.Run("go/"+tutorial.name, func(t *testing.T) {
+			check(t, tutorial.lines, "go", "run", "./examples/go/"+tutorial.name)
+		})
+		t.Run("typescript/"+tutorial.name, func(t *testing.T) {
+			brokertest.Need(t, "examples", "typescript", "dist", ".built")
+			check(t, tutorial.lines, "node", "examples/typescript/dist/"+tutorial.name+".js")
+		})
 	}
-	t.Run("go/hello", func(t *testing.T) {
-		check(t, tutorials[0].lines, "go", "run", "./examples/go/hello")
+	t.Run("go/amqp_hello", func(t *testing.T) {
+		check(t, tutorials[0].lines, "go", "run", "./examples/go/amqp_hello")
 	})
 }
 
 // Every program in examples/ is in the table above, so that none can rot.
 func TestEveryExampleRuns(t *testing.T) {
-	known := map[string]bool{"hello": true}
+	known := map[string]bool{"amqp_hello": true}
 	for _, tutorial := range tutorials {
 		known[tutorial.name] = true
 	}
-	for _, pattern := range []string{"python/*.py", "javascript/*.mjs", "go/*"} {
+	for _, pattern := range []string{"python/*.py", "javascript/*.mjs", "typescript/*.ts", "go/*"} {
 		files, err := filepath.Glob(filepath.Join(brokertest.Root(), "examples", filepath.FromSlash(pattern)))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no examples match %s (%v)", pattern, err)
@@ -128,95 +125,5 @@ func TestEveryExampleRuns(t *testing.T) {
 				t.Errorf("no test runs %s", file)
 			}
 		}
-	}
-}
-
-// TestPython runs the pika suite and reports each of its tests.
-func TestPython(t *testing.T) {
-	interpreter := python(t)
-	report := filepath.Join(t.TempDir(), "report.xml")
-	out, err := run(t, suiteLimit, brokertest.AMQPURL(t), "test/compat/python", interpreter,
-		"-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-o", "junit_family=xunit1", "--junitxml="+report)
-	var suite struct {
-		Cases []struct {
-			Class   string  `xml:"classname,attr"`
-			Name    string  `xml:"name,attr"`
-			Failure *string `xml:"failure"`
-			Error   *string `xml:"error"`
-			Skipped *struct {
-				Message string `xml:"message,attr"`
-			} `xml:"skipped"`
-		} `xml:"testsuite>testcase"`
-	}
-	data, readErr := os.ReadFile(report)
-	if readErr == nil {
-		readErr = xml.Unmarshal(data, &suite)
-	}
-	if readErr != nil || len(suite.Cases) == 0 {
-		t.Fatalf("pytest gave no report: %v, %v\n%s", err, readErr, out)
-	}
-	for _, c := range suite.Cases {
-		t.Run(c.Class+"/"+c.Name, func(t *testing.T) {
-			switch {
-			case c.Failure != nil:
-				t.Error(*c.Failure)
-			case c.Error != nil:
-				t.Error(*c.Error)
-			case c.Skipped != nil:
-				t.Skip(c.Skipped.Message)
-			}
-		})
-	}
-	if err != nil && !t.Failed() {
-		t.Errorf("pytest: %v\n%s", err, out)
-	}
-}
-
-// TestNode runs the amqplib suite and reports each of its tests.
-func TestNode(t *testing.T) {
-	interpreter := node(t, "test", "compat", "node")
-	out, err := run(t, suiteLimit, brokertest.AMQPURL(t), "test/compat/node", interpreter, "--test", "--test-reporter=tap")
-	count := 0
-	for name, result := range tapResults(out) {
-		count++
-		t.Run(name, func(t *testing.T) {
-			if !result.ok {
-				t.Error(result.detail)
-			}
-		})
-	}
-	if count == 0 || err != nil && !t.Failed() {
-		t.Errorf("node --test: %v\n%s", err, out)
-	}
-}
-
-type tapResult struct {
-	ok     bool
-	detail string
-}
-
-var tapLine = regexp.MustCompile(`^(not )?ok \d+ - (.*)$`)
-
-// tapResults reads the top-level results of a TAP stream.
-func tapResults(tap string) map[string]tapResult {
-	results := make(map[string]tapResult)
-	current := ""
-	for scanner := bufio.NewScanner(strings.NewReader(tap)); scanner.Scan(); {
-		line := scanner.Text()
-		if m := tapLine.FindStringSubmatch(line); m != nil {
-			current = m[2]
-			results[current] = tapResult{ok: m[1] == ""}
-		} else if r, ok := results[current]; ok && strings.HasPrefix(line, "  ") {
-			r.detail += line + "\n"
-			results[current] = r
-		}
-	}
-	return results
-}
-
-func TestTapResults(t *testing.T) {
-	got := tapResults("TAP version 13\n# Subtest: a\nok 1 - a\n  ---\n  duration_ms: 1\n  ...\nnot ok 2 - b\n  ---\n  error: boom\n  ...\n1..2\n# fail 1\n")
-	if len(got) != 2 || !got["a"].ok || got["b"].ok || !strings.Contains(got["b"].detail, "boom") {
-		t.Errorf("got %v", got)
 	}
 }

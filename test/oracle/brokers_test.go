@@ -86,7 +86,7 @@ func startRabbit() (r *rabbit, skip string, err error) {
 		dir: dir, exited: make(chan error, 1),
 	}
 	config := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n", r.amqp, ports[1])
-	for name, content := range map[string]string{"rabbitmq.conf": config, "plugins": "[rabbitmq_management]."} {
+	for name, content := range map[string]string{"rabbitmq.conf": config, "plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange]."} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return nil, "", err
 		}

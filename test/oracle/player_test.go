@@ -747,6 +747,9 @@ func (c *client) received(f amqp.Frame) {
 		return
 	}
 	id, args, _ := amqp.CutMethod(f.Payload)
+	if f.Type == amqp.FrameMethod && id == (&amqp.ChannelClose{}).ID() {
+		kind = "channel.close" // even if its text cannot be shown as one
+	}
 	switch kind {
 	case "basic.deliver", "basic.get-ok", "basic.return":
 		k.content = &event{conn: c.name, ch: f.Channel, line: line}

@@ -36,7 +36,8 @@ import (
 //	a raw "AMQP\x00\x00\x09\x01" octets
 //	a open user="u" caps={}      a handshake with other user, password, vhost, heartbeat, frame-max, channel-max or caps
 //	a lose                       the client drops the socket
-//	a nofence                    no fences on this connection from here on
+//	a nofence                    no fences on this connection from here on; a step on it and the await
+//	                             behind it are one, because an answer may come before the await or after
 //	await a "basic.deliver"      until connection a received a line with this text, since the last await
 //	await a "closed"             until the server closed the socket of a
 //	until "count=0" 1 queue.declare queue="q" passive    repeats the step until its answer has the text
@@ -267,7 +268,24 @@ func parseScripts(text string) (all []*script, err error) {
 		last := all[len(all)-1]
 		last.steps = append(last.steps, s)
 	}
+	for _, s := range all {
+		s.joinAwaits()
+	}
 	return all, nil
+}
+
+// joinAwaits takes the fences off that are none: see nofence.
+func (s *script) joinAwaits() {
+	unfenced := make(map[string]bool)
+	for i := range s.steps {
+		st := &s.steps[i]
+		if st.op == "nofence" {
+			unfenced[st.conn] = true
+		}
+		if i+1 < len(s.steps) && unfenced[st.conn] && s.steps[i+1].op == "await" && s.steps[i+1].conn == st.conn {
+			st.fence = false
+		}
+	}
 }
 
 var (

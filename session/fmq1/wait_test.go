@@ -1,0 +1,126 @@
+package fmq1
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/firemq/firemq/broker"
+	wire "github.com/firemq/firemq/frames/fmq1"
+	"github.com/firemq/firemq/internal/vfs"
+	"github.com/firemq/firemq/journal"
+)
+
+// onHeldDisk runs a test with a broker on a disk that syncs when the gate is open.
+func onHeldDisk(t *testing.T, test func(t *testing.T, b *broker.Broker, gate *vfs.Gate)) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := new(vfs.Gate)
+		fs := vfs.NewMem()
+		fs.MakeDir("journal")
+		// A journal keeps the size of its segments: small ones are quickly made.
+		j, _, err := journal.Open(journal.Options{FS: fs, Dir: "journal", SegmentBytes: 1 << 16}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.Lock()
+		j.Settle(1<<40, 1, 1)
+		j.Unlock()
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b := openBroker(t, broker.Options{FS: &vfs.Faults{FS: fs, Check: gate.Check}, JournalDir: "journal"})
+		synctest.Wait()
+		defer gate.Open()
+		test(t, b, gate)
+	})
+}
+
+// settle has everything done that goes on.
+func (l *link) settle() {
+	synctest.Wait()
+	for len(l.o.tasks) > 0 {
+		l.o.run()
+		synctest.Wait()
+	}
+}
+
+// The transcripts are the same on a disk that syncs nothing before all that a client sends has come.
+func TestScenariosOnAHeldDisk(t *testing.T) {
+	for _, name := range []string{"topology", "exchanges", "permissions", "errors", "consume", "close", "cancelled", "replyto"} {
+		t.Run(name, func(t *testing.T) {
+			want, err := os.ReadFile("testdata/" + name + ".txt")
+			if err != nil {
+				t.Fatal(err)
+			}
+			onHeldDisk(t, func(t *testing.T, b *broker.Broker, gate *vfs.Gate) {
+				got := play(t, b, string(want), func(l *link, p []byte) {
+					synctest.Wait()
+					gate.Shut()
+					l.feed(p)
+					gate.Open()
+					l.settle()
+				})
+				g, w := withoutConfirms(got), withoutConfirms(string(want))
+				for i := range g {
+					if i >= len(w) || g[i] != w[i] {
+						t.Fatalf("line %d\ngot  %s\nwant %s", i+1, g[i], append(w, "")[min(i, len(w))])
+					}
+				}
+			})
+		})
+	}
+}
+
+// withoutConfirms leaves out what no order is promised for.
+func withoutConfirms(text string) (lines []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		if !strings.Contains(line, "< confirm ") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Declares, and publishes between them, are carried out while their answers wait; the first request
+// whose answer would overtake them, and what follows it, is not.
+func TestRequestsWaitBehindKeptAnswers(t *testing.T) {
+	onHeldDisk(t, func(t *testing.T, b *broker.Broker, gate *vfs.Gate) {
+		l := newLink(t, b, Options{})
+		l.feed([]byte(wire.Preface))
+		l.feed(parse(t, `hello {"ver":1,"auth":{"mech":"plain","user":"guest","pass":"guest"}}`))
+		l.settle()
+		l.o.take()
+		gate.Shut()
+		var send []byte
+		var want []string
+		for i := range 300 {
+			send = append(send, parse(t, fmt.Sprintf(`declare_queue {"rid": %d, "name": "q%d", "durable": true}`, i+1, i))...)
+			want = append(want, fmt.Sprintf(`ok {"rid":%d,"name":"q%d"}`, i+1, i))
+		}
+		send = append(send, parse(t, `declare_queue {"rid": 301, "name": "q1", "durable": false}`)...)
+		l.feed(send)
+		l.settle()
+		if got := b.Totals(); got.Queues != 300 || l.o.paused != 0 {
+			t.Errorf("%+v while the disk is held, paused for %x", got, l.o.paused)
+		}
+		l.feed(append(parse(t, `subscribe {"rid": 302, "sub": 1, "queue": "q1", "credit": 1}`), parse(t, `close {}`)...))
+		l.settle()
+		if got := show(t, l.o.take()); len(got) != 0 || broker.Reason(l.o.paused) != pauseHeld {
+			t.Errorf("got %q before the disk has anything, paused for %x", got, l.o.paused)
+		}
+		gate.Open()
+		l.settle()
+		got := show(t, l.o.take())
+		want = append(want,
+			`error {"rid":301,"code":406,"msg":"PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q1' in vhost '/': received 'false' but current is 'true'"}`,
+			`ok {"rid":302}`, `close {"code":200,"msg":"bye"}`)
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if !l.o.closed {
+			t.Error("the connection is still there")
+		}
+	})
+}
