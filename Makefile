@@ -1,12 +1,15 @@
 # make test     all that a change must pass; installs the clients and the RabbitMQ that it needs
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
-# make soak     SEEDS random scripts against FireMQ and RabbitMQ, 500 kills, then the simulation of crashes without end
+# make soak     the drills of test/pressure for SOAK each, SEEDS random scripts against FireMQ and RabbitMQ,
+#               500 kills, then the simulation of crashes without end
+# make pressure what clients that misbehave, flood or sit idle cost the others, with its figures
 # make build    the static binary ./firemq
 # make bench-allocs, bench-gate, bench-compare, bench-growth, profile: see below, and bench/run.sh
 
 STATICCHECK  = v0.8.2
 FUZZTIME     = 10s
 SEEDS        = 10000
+SOAK         = 2m
 SECONDS_EACH = 20
 RUNS         = 3
 
@@ -18,7 +21,7 @@ JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed
 
 .PHONY: build deps amqp-tools rabbitmq chromium vet test check fmt staticcheck race generated generate fuzz
-.PHONY: bench bench-compare bench-growth bench-gate bench-allocs profile soak clean
+.PHONY: bench bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
 build:
@@ -98,12 +101,17 @@ staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
 race:
 	go test -race $$(go list ./... | grep -v /test/)
 
-# Random scripts that RabbitMQ answers too, 500 kills of a real broker, then crashes and faults on a disk in
-# memory without end, until a seed fails.
-soak: rabbitmq
+# The drills under load for longer, random scripts that RabbitMQ answers too, 500 kills of a real broker, then
+# crashes and faults on a disk in memory without end, until a seed fails.
+soak: rabbitmq build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -timeout=0 -v -soak=$(SOAK)
 	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
 	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill$$' -kills=500
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
+
+# The rate of a pair of clients beside 500 that misbehave is given in percent of what it was alone, in one run.
+pressure: build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -v -run='^Test(MisbehavingPeers|SmallPublisherBesideAFlood|ManyIdleConnections|ConnectionsLeaveNothing)$$'
 
 # Generates again and compares.
 generated:

@@ -39,10 +39,10 @@ type Options struct {
 	// must not block; see journal.Options.OnStall.
 	OnStall func(error)
 
-	// OnReplay tells how far the recovery is; see journal.Options.OnReplay.
-	OnReplay func(read, of, records int64)
 	// OnGrowth is called when all that Allow granted is used up: publishers wait for more. It must not block.
 	OnGrowth func()
+	// OnReplay tells how far the recovery is; see journal.Options.OnReplay.
+	OnReplay func(read, of, records int64)
 
 	// Codecs read and write message properties, one for each message.Encoding.
 	Codecs map[message.Encoding]message.Codec

@@ -103,6 +103,7 @@ func (s *Server) writeMetrics(e *exposition, g *registry) {
 		s.writeGlobal(e)
 		s.writeOwn(e)
 		s.writeOwnMemory(e)
+		s.writeStates(e)
 	}
 	s.writeQueues(e, g)
 	s.writeChannels(e, g)
@@ -659,6 +660,18 @@ func (s *Server) writeMemory(e *exposition) {
 	e.family("rabbitmq_memory_total_bytes", "gauge", "Memory in all, by how it is counted")
 	for _, t := range m.totals() {
 		e.int("rabbitmq_memory_total_bytes", labels("kind", t.name), t.bytes)
+	}
+}
+
+// writeStates counts the connections by what keeps them from publishing.
+func (s *Server) writeStates(e *exposition) {
+	counts := make(map[broker.ConnState]int64)
+	for _, c := range s.opt.Broker.Connections() {
+		counts[c.State]++
+	}
+	e.family("firemq_connections", "gauge", "Connections by state")
+	for _, state := range [...]broker.ConnState{broker.StateRunning, broker.StateFlow, broker.StateBlocking, broker.StateBlocked} {
+		e.int("firemq_connections", labels("state", string(state)), counts[state])
 	}
 }
 
