@@ -129,7 +129,7 @@ func chaosAMQP(url string, rng *rand.Rand, quit <-chan struct{}) {
 func chaosFire(url string, rng *rand.Rand, quit <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	c, err := fire.Dial(ctx, url)
+	c, err := server.DialOnce(ctx, url)
 	if err != nil {
 		return
 	}
