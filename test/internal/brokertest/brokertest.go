@@ -39,6 +39,23 @@ func Root() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }
 
+// Need skips the test unless a file that "make deps" installs is there, or fails it when
+// FIREMQ_REQUIRE_CLIENTS is set, as "make test" does. The path is from the top folder, or absolute.
+func Need(t testing.TB, path ...string) string {
+	t.Helper()
+	file := filepath.Join(path...)
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(Root(), file)
+	}
+	if _, err := os.Stat(file); err != nil {
+		if os.Getenv("FIREMQ_REQUIRE_CLIENTS") != "" {
+			t.Fatalf("not installed, run make deps: %v", err)
+		}
+		t.Skipf("not installed, run make deps: %v", err)
+	}
+	return file
+}
+
 var build = sync.OnceValues(func() (string, error) {
 	if bin := os.Getenv("FIREMQ_BIN"); bin != "" {
 		return filepath.Abs(bin)
