@@ -10,6 +10,7 @@ import (
 
 	"github.com/firemq/firemq/pool"
 	fire "github.com/firemq/firemq/sdk/go"
+	"github.com/firemq/firemq/server"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 )

@@ -228,7 +228,7 @@ func ackSome(msgs <-chan amqp.Delivery) {
 func startPublisher(t *testing.T, b *brokertest.Broker, p int) func(h *history, rng *rand.Rand, started chan<- struct{}) error {
 	t.Helper()
 	if publishers[p].fire {
-		client, err := dialOnce(t.Context(), b.FireURL)
+		client, err := dialFire(t.Context(), b.FireURL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func publishFire(client *fire.Client, key string, h *history, rng *rand.Rand, st
 // subscribe is consume over the FireMQ protocol, ackSomeFire its ackSome.
 func subscribe(t *testing.T, url, queue string) *fire.Subscription {
 	t.Helper()
-	client, err := dialOnce(t.Context(), url)
+	client, err := dialFire(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,14 +463,4 @@ func checkQueue(t *testing.T, b *brokertest.Broker, queue string, n int, h *hist
 		t.Errorf("queue %s: %d of %d confirmed messages are missing", queue, due-kept, due)
 	}
 	t.Logf("queue %s: %d confirmed messages are there, and %d that were acked or not confirmed", queue, kept, n-kept)
-}
-
-// dialOnce connects a client that ends with its connection.
-func dialOnce(ctx context.Context, url string) (*fire.Client, error) {
-	cfg, err := fire.ParseURL(url)
-	if err != nil {
-		return nil, err
-	}
-	cfg.Reconnect.Off = true
-	return cfg.Dial(ctx)
 }
