@@ -1,7 +1,8 @@
 # make test     all that a change must pass; installs the clients and the RabbitMQ that it needs
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
-# make soak     SEEDS random scripts against FireMQ and RabbitMQ, then the simulation of crashes without end
+# make soak     SEEDS random scripts against FireMQ and RabbitMQ, 500 kills, then the simulation of crashes without end
 # make build    the static binary ./firemq
+# make bench-allocs, bench-gate, bench-compare, bench-growth, profile: see below, and bench/run.sh
 
 STATICCHECK  = v0.8.2
 FUZZTIME     = 10s
@@ -11,19 +12,20 @@ RUNS         = 3
 
 GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')
 PYTHON       = .cache/venv/.installed
-NODE         = examples/javascript/node_modules/.installed test/compat/node/node_modules/.installed
+NODE         = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node)
+TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
 JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed
 
-.PHONY: build deps amqp-tools rabbitmq vet test check fmt staticcheck race generated generate fuzz
-.PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs soak clean
+.PHONY: build deps amqp-tools rabbitmq chromium vet test check fmt staticcheck race generated generate fuzz
+.PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs profile soak clean
 .DELETE_ON_ERROR:
 
 build:
 	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
 
-# The clients for the examples and test/compat, as their lock files pin them.
-deps: $(PYTHON) $(NODE) $(JAVA) $(RUST) amqp-tools rabbitmq
+# The clients for the examples and test/compat, as their lock files pin them, and the TypeScript SDK.
+deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq chromium
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv
@@ -32,6 +34,13 @@ $(PYTHON): test/compat/python/requirements.txt
 
 %/node_modules/.installed: %/package.json %/package-lock.json
 	cd $* && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+sdk/ts/dist/.built: $(wildcard sdk/ts/*.json sdk/ts/*/*.ts)
+examples/typescript/dist/.built: sdk/ts/dist/.built $(wildcard examples/typescript/*.ts)
+
+%/dist/.built: %/node_modules/.installed
+	cd $* && npm run --silent build
 	touch $@
 
 # Runs no test, for which Maven fetches all that running them takes.
@@ -59,13 +68,21 @@ rabbitmq:
 	fi; \
 	echo "RabbitMQ is not installed, and only root can do it with apt-get: the tests in test/oracle will be skipped"
 
+# The browser that test/conformance runs the TypeScript SDK in; without it that test is skipped.
+chromium:
+	@if [ -e /usr/bin/chromium ]; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null && exit; \
+	fi; \
+	echo "Chromium is not installed, and only root can do it with apt-get: its test in test/conformance will be skipped"
+
 vet:
 	go vet ./...
 
 test: deps build vet
 	FIREMQ_BIN=$(CURDIR)/firemq FIREMQ_REQUIRE_CLIENTS=1 go run ./test/internal/suite
 
-check: fmt vet staticcheck race generated fuzz
+check: fmt vet staticcheck race generated fuzz bench-allocs
 
 fmt:
 	@files=$$(gofmt -l $(GO_FILES)); test -z "$$files" || { echo "run gofmt -w on:"; echo "$$files"; exit 1; }
@@ -81,9 +98,11 @@ staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
 race:
 	go test -race $$(go list ./... | grep -v /test/)
 
-# Random scripts that RabbitMQ answers too, then crashes and faults without end, until a seed fails.
+# Random scripts that RabbitMQ answers too, 500 kills of a real broker, then crashes and faults on a disk in
+# memory without end, until a seed fails.
 soak: rabbitmq
 	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
+	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill$$' -kills=500
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
 
 # Generates again and compares.
@@ -124,5 +143,10 @@ bench-gate: bench-allocs
 bench-allocs:
 	bench/gate.sh allocs
 
+# Where the broker's time goes under all loads, what it waits for, and what it allocates. With the first file
+# "go build -pgo" optimises by what really runs.
+profile: build
+	go run ./bench/profile -firemq ./firemq -cpu .cache/cpu.pprof -mutex .cache/mutex.pprof -count 1000000
+
 clean:
-	rm -rf firemq .cache examples/javascript/node_modules test/compat/node/node_modules
+	rm -rf firemq .cache $(addsuffix /node_modules,examples/javascript examples/typescript sdk/ts test/compat/node) $(addsuffix /dist,examples/typescript sdk/ts)

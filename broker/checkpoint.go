@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/journal"
 )
@@ -17,8 +18,12 @@ import (
 // A checkpoint holds the places of all messages in durable queues, so that a start replays the
 // journal's tail alone. Its state is part of the disk format, all integers uvarints:
 //
-//	1 (version), position, number of queues
+//	2 (version), position, number of queues
 //	for each: journal id, next sequence number, blocks of entries (queue.AppendBlock), an empty one
+//	number of queues that de-duplicate
+//	for each: journal id, keys (dedup.Window.Append)
+//
+// Version 1 ends before the last two.
 //
 // It is taken while the broker works, a queue at a time: each then has all records before the
 // checkpoint's position applied, and some later ones, which replay applies again. Entries from that
@@ -26,7 +31,7 @@ import (
 // the journal yet is nowhere: so those that are on their way to a dead-letter exchange are waited
 // for. Those that were acked need not come back.
 
-const checkpointState = 1
+const checkpointState = 2
 
 const (
 	// checkpointBytes is how much of the log is behind the last checkpoint, at least, when the next
@@ -62,6 +67,9 @@ func (b *Broker) checkpoint() (pos journal.Position, size int64, err error) {
 			if err := q.save(buf, c.Position()); err != nil {
 				return err
 			}
+		}
+		if err := saveKeys(buf, queues, c.Position()); err != nil {
+			return err
 		}
 		// A transaction takes effect in its queues before it is appended: all of it or nothing
 		// of it may be in the checkpoint, so those that are under way are waited for.
@@ -103,6 +111,23 @@ func (q *Queue) save(w *bufio.Writer, before journal.Position) error {
 		return err
 	}
 	return errBusy
+}
+
+// saveKeys writes the keys of the queues that de-duplicate.
+func saveKeys(w *bufio.Writer, queues []*Queue, before journal.Position) error {
+	n := 0
+	var keys []byte
+	for _, q := range queues {
+		q.mu.Lock()
+		if q.window != nil && !q.deleted {
+			n++
+			keys = q.window.Append(binary.AppendUvarint(keys, q.id), before)
+		}
+		q.mu.Unlock()
+	}
+	w.Write(binary.AppendUvarint(nil, uint64(n)))
+	_, err := w.Write(keys)
+	return err
 }
 
 // capture collects the places; it fails while a message is on its way.
@@ -163,8 +188,9 @@ func (r *recovery) Checkpoint(state []byte) error {
 		state = state[n:]
 		return v
 	}
-	if v := number(); v != checkpointState {
-		return fmt.Errorf("its state has the version %d, this one reads %d", v, checkpointState)
+	version := number()
+	if version < 1 || version > checkpointState {
+		return fmt.Errorf("its state has the version %d, this one reads up to %d", version, checkpointState)
 	}
 	before := number()
 	var entries []queue.Entry
@@ -191,6 +217,23 @@ func (r *recovery) Checkpoint(state []byte) error {
 			if next > 0 {
 				q.maxSeq = max(q.maxSeq, next-1)
 			}
+		}
+	}
+	if version > 1 {
+		for left := number(); left > 0 && !bad; left-- {
+			q := r.queues[number()]
+			rest, err := dedup.Read(state, func(s dedup.Saved) {
+				if q == nil {
+					return
+				}
+				if cfg := &q.q.settings.Load().Dedup; cfg.On {
+					q.note(s, cfg)
+				}
+			})
+			if err != nil {
+				return err
+			}
+			state = rest
 		}
 	}
 	if bad {

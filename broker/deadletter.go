@@ -121,7 +121,7 @@ func (t *turn) deadLetter(d *deadItem, s *policy.Settings) {
 	a.HasHeaders, a.Expiration, a.Delay = true, -1, 0
 	out := message.NewBlind(a, []byte(exchange), keys[0], blind, props, len(m.Body()))
 	copy(out.Body(), m.Body())
-	b.enqueue(t, []publish{{msg: out, queues: kept}})
+	b.enqueue(t, []publish{{msg: out, queues: kept, dead: true}})
 }
 
 // decoded is a message whose properties are, as route.Message.

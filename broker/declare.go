@@ -295,6 +295,7 @@ func (b *Broker) addQueue(v *VHost, q *Queue) {
 	s := v.policies.settle(q)
 	q.settings.Store(s)
 	q.sm = queue.New(s.Config)
+	q.rewindow(s.Dedup, b.opt.Now())
 	q.members = make(map[*Consumer]struct{})
 	q.used.Store(b.opt.Now())
 	v.queues[q.name] = q

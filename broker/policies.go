@@ -161,6 +161,7 @@ func (q *Queue) reconfigure(t *turn, e *effective) {
 	q.mu.Lock()
 	old := q.settings.Swap(e)
 	changed := old.Config != e.Config && !q.deleted
+	q.rewindow(e.Dedup, t.now)
 	if changed {
 		q.sm.Reconfigure(e.Config, t.now, &t.fx)
 		q.apply(t)

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/firemq/firemq/broker/auth"
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
@@ -26,6 +27,7 @@ type publish struct {
 	queues    []*Queue // immutable, shared by messages of one route
 	seq       uint64
 	mandatory bool
+	dead      bool // a dead letter: never a repetition, wherever it has been
 }
 
 // Publish routes one message and collects it for its queues; Exchange and key are the
@@ -219,6 +221,9 @@ func (ch *Channel) publish(t *turn, pubs []publish) {
 // received counts a run of publishes. Those without a route may be of several exchanges.
 func (ch *Channel) received(pubs []publish) {
 	ch.fresh.received(pubs)
+	for i := range pubs {
+		ch.grown += int64(cap(pubs[i].msg.Buf().B)) + messageCost
+	}
 	if len(pubs[0].queues) > 0 {
 		ch.count(pubs)
 		return
@@ -251,23 +256,45 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	t.refused = grow(t.refused, len(pubs))
 	clear(t.counts)
 	clear(t.refused)
+	t.spans, t.original = t.spans[:0], 0
 	journaled := 0
 	for _, q := range queues {
+		var keys []dedup.Key
+		if cfg := &q.settings.Load().Dedup; cfg.On {
+			keys = b.keysOf(t, pubs, cfg.By)
+		}
 		q.mu.Lock()
 		if q.deleted {
 			q.mu.Unlock()
 			continue
 		}
 		transient := false
+		first := q.sm.NextSeq()
 		for i := range pubs {
 			m := pubs[i].msg
+			keyed := keys != nil && keys[i] != dedup.Key{} && q.window != nil
+			if keyed && !pubs[i].dead {
+				if repeated, v := q.repeats(t, keys[i], first); repeated {
+					if v != taken {
+						t.refused[i] = refusal{q, v}
+					}
+					continue
+				}
+			}
 			m.Retain(1)
 			durable := q.journaled() && m.Persistent
 			e, ok := q.sm.Publish(m, durable, t.now, &t.fx)
 			if !ok {
-				t.refused[i] = q
+				t.refused[i] = refusal{q, full}
 				m.Release()
 				continue
+			}
+			if keyed {
+				o := dedup.Original{Seq: e.Seq}
+				if !durable {
+					o.Pos = dedup.Never
+				}
+				q.window.Add(keys[i], o, t.now)
 			}
 			q.stats.Publish++
 			if !durable {
@@ -280,6 +307,9 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 			t.counts[i]++
 			journaled++
 		}
+		if keys != nil && q.journaled() && q.sm.NextSeq() > first {
+			t.spans = append(t.spans, ownSpan{q, first, q.sm.NextSeq() - 1})
+		}
 		q.apply(t)
 		if transient {
 			q.dispatch(t)
@@ -291,6 +321,7 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	case journaled == 0:
 	case t.batch != nil:
 		t.batch.publish(pubs, queues, t)
+		t.batch.spans = append(t.batch.spans, t.spans...)
 	default:
 		j := b.journal
 		j.Lock()
@@ -304,11 +335,18 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 			m.SetPosition(last)
 		}
 		j.Unlock()
+		placed(t.spans, last)
 		for _, q := range queues {
 			if q.journaled() {
 				b.done.register(t, q, last)
 			}
 		}
+	}
+	if t.original > last {
+		last = t.original
+	}
+	if t.batch != nil {
+		t.batch.original = max(t.batch.original, t.original)
 	}
 	for i := range pubs {
 		pubs[i].msg.Release()
@@ -322,9 +360,12 @@ func (ch *Channel) promise(t *turn, pubs []publish, pos journal.Position) {
 	for i := range pubs {
 		switch {
 		case pubs[i].seq == 0:
-		case t.refused[i] != nil:
-			q := t.refused[i]
+		case t.refused[i].why == full:
+			q := t.refused[i].q
 			ch.pledge(pledge{to: pubs[i].seq, err: refuse(ResourceError, "%s is full", queueName(q.name, q.vhost))})
+		case t.refused[i].why == early:
+			q := t.refused[i].q
+			ch.pledge(pledge{to: pubs[i].seq, err: refuse(ResourceError, "the message is on its way to %s already", queueName(q.name, q.vhost))})
 		default:
 			ch.pledge(pledge{to: pubs[i].seq, pos: pos})
 		}
@@ -361,17 +402,27 @@ func (ch *Channel) unroutable(t *turn, pubs []publish) {
 	ch.fresh.DropUnroutable += dropped
 }
 
-// pushBack stops reading from the publisher during an alarm, and while too much waits for the disk
-// or it is full.
+// pushBack stops reading from the publisher during an alarm, while too much waits for the disk or it is
+// full, and when memory must be looked at first.
 func (ch *Channel) pushBack() {
 	b := ch.conn.b
 	if b.alarm.Load() != 0 {
 		ch.conn.heed(true)
 	}
-	if b.journal != nil && (b.journal.Pending() > journalHigh || b.journal.Low()) {
-		ch.peer.Pause(PauseJournal)
-		b.done.awaitRoom(ch.peer)
+	grown := ch.grown
+	ch.grown = 0
+	if !b.grow(grown) {
+		ch.conn.await(PauseGrowth)
 	}
+	if b.journal != nil && (b.journal.Pending() > journalHigh || b.journal.Low()) {
+		ch.conn.await(PauseJournal)
+	}
+}
+
+// await stops reading from the connection until there is room again.
+func (c *Conn) await(r Reason) {
+	c.peer.Pause(r)
+	c.b.done.awaitRoom(c.peer)
 }
 
 func grow[T any](s []T, n int) []T {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
@@ -46,6 +47,8 @@ type Queue struct {
 	// limbo is how many messages have left it for a dead-letter exchange and are not settled yet;
 	// guarded by mu.
 	limbo int
+	// window knows repetitions; nil for a queue that does not de-duplicate. Guarded by mu.
+	window *dedup.Window
 	// strays are the channels that may hold unacked messages without a consumer; guarded by mu, as
 	// is the number at which those without any are looked for.
 	strays     map[*Channel]struct{}
@@ -63,6 +66,9 @@ type Queue struct {
 // settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. One whose publish is
 // not in the journal yet has to wait for that. Lock held.
 func (q *Queue) settle(t *turn, e *queue.Entry) {
+	if q.window != nil {
+		q.window.Forget(e.Seq)
+	}
 	switch {
 	case e.Journaled && e.Msg != nil && e.Msg.Position() == 0:
 		q.orphans = append(q.orphans, *e)
@@ -177,7 +183,7 @@ func (q *Queue) deliver(t *turn) {
 					q.sm.Ack(d.Consumer, &d.Entry)
 				}
 				c.ch.unreserve(c)
-				t.settle(q, &d.Entry)
+				q.settle(t, &d.Entry)
 				continue
 			}
 			d.Entry.Msg = m

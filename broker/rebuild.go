@@ -18,6 +18,7 @@ type rebuilt struct {
 	delayed bool // some of them have a due time
 	// unsorted are those that a checkpoint has in order of due time, until there are many or all.
 	unsorted []queue.Entry
+	keys     remembered
 }
 
 const (

@@ -25,6 +25,7 @@ type recovery struct {
 	scratch  []queue.Entry // of find
 	cached   *block        // whose entries are in cache, for settle
 	cache    []queue.Entry
+	turn     turn // scratch of remember
 }
 
 func (b *Broker) recover() (Recovery, error) {
@@ -44,6 +45,7 @@ func (b *Broker) recover() (Recovery, error) {
 		OnRoom:   b.done.signal,
 		OnStall:  b.opt.OnStall,
 		OnWaste:  b.upkeep.signal,
+		OnReplay: b.opt.OnReplay,
 		OnFatal:  b.opt.OnFatal,
 	}, r)
 	if err != nil {
@@ -57,6 +59,7 @@ func (b *Broker) recover() (Recovery, error) {
 	}
 	for _, q := range r.queues {
 		rec.Messages += r.install(q)
+		q.restoreKeys(b.opt.Now())
 	}
 	rec.Damaged, rec.Restored = r.damage, r.restored
 	for _, v := range b.vhosts {
@@ -267,7 +270,7 @@ func (r *recovery) forget(q *Queue) {
 
 // Publish implements journal.Replay.
 func (r *recovery) Publish(pos journal.Position, targets []journal.Target, payload []byte, moved bool) (int64, error) {
-	a, _, _, _, _, body, err := splitMessage(payload)
+	a, _, _, _, props, body, err := splitMessage(payload)
 	if err != nil {
 		return 0, err
 	}
@@ -279,6 +282,9 @@ func (r *recovery) Publish(pos journal.Position, targets []journal.Target, paylo
 		}, moved) {
 			r.j.Free(pos, 1, w)
 		}
+		if q != nil {
+			r.remember(q, t.Seq, a, props, moved)
+		}
 	}
 	return w, nil
 }
@@ -287,6 +293,7 @@ func (r *recovery) Publish(pos journal.Position, targets []journal.Target, paylo
 func (r *recovery) Settle(id, from, to uint64) error {
 	if q := r.queues[id]; q != nil {
 		r.settle(q, from, to)
+		q.settled(from, to)
 	}
 	return nil
 }
@@ -300,6 +307,7 @@ func (r *recovery) install(q *rebuilt) int {
 	restore := func(e queue.Entry) {
 		if r.restored && !r.j.Holds(e.Pos) {
 			lost++
+			delete(q.keys, e.Seq)
 			return
 		}
 		e.Redelivered = true

@@ -14,6 +14,7 @@ type MessageStats struct {
 	Confirm          uint64
 	ReturnUnroutable uint64
 	DropUnroutable   uint64
+	Duplicate        uint64 // repetitions that a queue did not take again
 
 	Get, GetNoAck, GetEmpty uint64
 	Deliver, DeliverNoAck   uint64
@@ -39,6 +40,7 @@ func (s *MessageStats) Add(o *MessageStats) {
 	s.Confirm += o.Confirm
 	s.ReturnUnroutable += o.ReturnUnroutable
 	s.DropUnroutable += o.DropUnroutable
+	s.Duplicate += o.Duplicate
 	s.Get += o.Get
 	s.GetNoAck += o.GetNoAck
 	s.GetEmpty += o.GetEmpty

@@ -3,8 +3,10 @@ package broker
 import (
 	"sync"
 
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/journal"
 )
 
@@ -28,7 +30,20 @@ type turn struct {
 	// Scratch of publish: journal targets and results, a row a message.
 	targets []journal.Target
 	counts  []int
-	refused []*Queue
+	refused []refusal
+
+	// Of publishes to queues that de-duplicate: their keys, what they put there in this run, and the last
+	// position of an original that a repetition's confirm waits for.
+	keys     []dedup.Key
+	headers  table.Table
+	spans    []ownSpan
+	original journal.Position
+}
+
+// refusal is the queue that did not take a message, and why.
+type refusal struct {
+	q   *Queue
+	why verdict
 }
 
 // span is a range of settled sequence numbers in one queue, and where their records are.

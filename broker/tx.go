@@ -52,6 +52,8 @@ type txBatch struct {
 	records  journal.Batch
 	messages []*message.Message // by their number in records, each with a reference
 	queues   []*Queue           // that got journaled messages
+	spans    []ownSpan
+	original journal.Position // see turn
 }
 
 // publish adds a run of messages and their targets, which are in t.
@@ -94,6 +96,7 @@ func (b *txBatch) append(t *turn) (pos journal.Position) {
 	}
 	j.Unlock()
 	t.freeSettled(taken)
+	placed(b.spans, pos)
 	for _, m := range b.messages {
 		m.Release()
 	}
@@ -130,8 +133,8 @@ func (ch *Channel) TxCommit() *Error {
 			ch.unroutable(t, tx.pubs[i:j])
 		} else {
 			b.enqueue(t, tx.pubs[i:j])
-			for _, q := range t.refused {
-				partial = partial || q != nil
+			for _, r := range t.refused {
+				partial = partial || r.why != taken
 			}
 		}
 		i = j
@@ -144,7 +147,7 @@ func (ch *Channel) TxCommit() *Error {
 	ch.finish(math.MaxInt)
 	pos := journal.Position(0)
 	if t.batch != nil {
-		pos = t.batch.append(t)
+		pos = max(t.batch.append(t), t.batch.original)
 		t.batch = nil
 		b.committing.RUnlock()
 	}

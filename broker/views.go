@@ -166,6 +166,7 @@ type QueueCounts struct {
 	PersistentBytes          int64
 	Consumers                int
 	Stats                    MessageStats
+	Keys                     int // of messages that are known, in a queue that de-duplicates
 }
 
 // Counts reads a queue's sizes and counters.
@@ -177,13 +178,17 @@ func (q *Queue) Counts() QueueCounts {
 
 // counts is Counts with the lock held.
 func (q *Queue) counts() QueueCounts {
+	keys := 0
+	if q.window != nil {
+		keys = q.window.Len()
+	}
 	return QueueCounts{
 		Ready: q.sm.Len(), Unacked: q.sm.Unacked(), ReadyBytes: q.sm.Bytes(), UnackedBytes: q.sm.UnackedBytes(),
 		Delayed: q.sm.Delayed(), DelayedBytes: q.sm.DelayedBytes(),
 		// What was purged a moment ago may not be off these yet.
 		Persistent:      min(q.persistent, q.sm.Len()+q.sm.Unacked()+q.sm.Delayed()),
 		PersistentBytes: min(q.persistentBytes, q.sm.Bytes()+q.sm.UnackedBytes()+q.sm.DelayedBytes()),
-		Consumers:       len(q.members), Stats: q.stats,
+		Consumers:       len(q.members), Stats: q.stats, Keys: keys,
 	}
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every example against a broker on localhost, or the one at AMQP_URL.
+# Runs every example against a broker on localhost, or the one at AMQP_URL and FIREMQ_URL.
 # Needs Python 3, Node.js and Go; installs the clients into .cache/ and examples/javascript/node_modules.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,5 +12,6 @@ run() {
 for program in hello work_queues publish_subscribe routing topics rpc; do
   run .cache/venv/bin/python "examples/python/$program.py"
   run node "examples/javascript/$program.mjs"
+  run go run "./examples/go/$program"
 done
-run go run ./examples/go/hello
+run go run ./examples/go/amqp_hello

@@ -113,14 +113,8 @@ func (c *Checkpoint) Save(write func(w io.Writer) error) (err error) {
 	if err != nil {
 		return err
 	}
-	j.mu.Lock()
-	last := j.cur.base + uint64(j.cur.end) - 1
-	nothing := j.total == 0
-	j.mu.Unlock()
-	if !nothing {
-		if err := j.Sync(last); err != nil {
-			return err
-		}
+	if err := j.flush(); err != nil {
+		return err
 	}
 	if err := j.o.FS.Rename(temp, j.path(checkpointName)); err != nil {
 		return err

@@ -39,6 +39,9 @@ type Options struct {
 	// Opening is called by Open before the first call of Replay, with the journal that Open will
 	// return. Only Free, Adopt and Holds may be used until then.
 	Opening func(j *Journal)
+	// OnReplay tells Open's caller how far it is: after each segment, the bytes read of those that are
+	// to be read, and the records found in them. From Open's goroutine.
+	OnReplay func(read, of, records int64)
 	// OnCommit says that Committed has moved to p. From the writer's goroutine: it must not block
 	// and must not take Journal.Lock.
 	OnCommit func(p Position)
@@ -220,6 +223,22 @@ func (j *Journal) Sync(pos Position) error {
 	return nil
 }
 
+// flush waits until everything appended so far is safe. Unlike Sync it asks for no record: the segment
+// that is written to may have none yet.
+func (j *Journal) flush() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.waits++
+	defer func() { j.waits-- }()
+	for total := j.total; j.safe.Load() < total; {
+		if j.failed != nil {
+			return j.failed
+		}
+		j.done.Wait()
+	}
+	return nil
+}
+
 // Free says that n targets of records in pos's segment are settled, weight is theirs together, and
 // that everything which makes them so (a Settle, a dead-lettered copy) has been appended. It costs
 // two atomic adds. Any goroutine, with or without Lock.
@@ -283,7 +302,9 @@ func (j *Journal) Buffers() (n int64) {
 	defer j.mu.Unlock()
 	for _, list := range [...][]*chunk{j.batch, j.writing, j.spares} {
 		for _, c := range list {
-			n += int64(cap(c.buf))
+			if c != nil { // written already
+				n += int64(cap(c.buf))
+			}
 		}
 	}
 	return n

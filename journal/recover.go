@@ -221,6 +221,12 @@ func (j *Journal) replayAll(files []file, last *scan, cp *Checkpoint, r Replay) 
 			}()
 		}
 	}
+	var read, of int64
+	for i := range files {
+		if !cp.covers(&files[i]) {
+			of += files[i].size
+		}
+	}
 	begin(0)
 	for i := range files {
 		res := <-ahead
@@ -237,6 +243,10 @@ func (j *Journal) replayAll(files []file, last *scan, cp *Checkpoint, r Replay) 
 				next.release()
 			}
 			return err
+		}
+		if j.o.OnReplay != nil && !cp.covers(&files[i]) {
+			read += files[i].size
+			j.o.OnReplay(read, of, j.recovered.Recovered.Records)
 		}
 	}
 	<-ahead

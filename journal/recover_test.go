@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -269,6 +270,26 @@ func TestAfter(t *testing.T) {
 			mustClose(t, j)
 		}
 	}
+}
+
+// A journal that goes on behind the definitions, in a segment without a record, leaves a checkpoint.
+func TestCheckpointAfterAGap(t *testing.T) {
+	o := Options{FS: vfs.NewMem(), SegmentBytes: 8 << 10}
+	j, _ := mustOpen(t, o)
+	publish(j, "there", Target{Queue: 1, Seq: 1})
+	mustClose(t, j)
+	o.After = 100_000
+	j, _ = mustOpen(t, o)
+	j.Floor(o.After + 1)
+	if err := j.BeginCheckpoint().Save(func(w io.Writer) error { _, err := io.WriteString(w, "state"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, j)
+	j, r := mustOpen(t, o)
+	if r.state != "state" {
+		t.Errorf("the state is %q", r.state)
+	}
+	mustClose(t, j)
 }
 
 // TestFreeDuringReplay: what is settled in the log is freed while it is replayed.

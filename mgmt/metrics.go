@@ -452,6 +452,7 @@ var ownQueueFamilies = []queueFamily{
 	{"", "firemq_queue_messages_published_total", "counter", "Messages published into a queue", func(q *queueRow) int64 { return int64(q.Stats.Publish) }},
 	{"", "firemq_queue_messages_delivered_total", "counter", "Messages delivered or got from a queue", func(q *queueRow) int64 { return int64(q.Stats.Delivered()) }},
 	{"", "firemq_queue_messages_acked_total", "counter", "Messages of a queue that were acknowledged", func(q *queueRow) int64 { return int64(q.Stats.Ack) }},
+	{"", "firemq_queue_messages_deduplicated_total", "counter", "Repetitions that a queue did not take again", func(q *queueRow) int64 { return int64(q.Stats.Duplicate) }},
 }
 
 // queueRows reads every queue that the registry shows.

@@ -95,8 +95,8 @@ func (r *request) queue(w *view, q *broker.Queue) api.Queue {
 		MessageBytes: bytes, MessageBytesReady: v.ReadyBytes, MessageBytesUnacked: v.UnackedBytes,
 		MessageBytesRAM: bytes, MessageBytesPersistent: v.PersistentBytes, MessageBytesDelayed: v.DelayedBytes,
 		ExclusiveConsumerTag: optional(v.ExclusiveTag), SingleActiveTag: optional(v.ActiveTag),
-		StorageVersion: 1,
-		MessageStats:   w.stats(s, lengthFields, &v.Stats, true),
+		StorageVersion: 1, Deduplicated: v.Stats.Duplicate, DeduplicationKeys: v.Keys,
+		MessageStats: w.stats(s, lengthFields, &v.Stats, true),
 	}
 }
 

@@ -76,6 +76,9 @@ type Options struct {
 	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop; nil: discarded.
 	Log     *slog.Logger
 	Version string // shown to clients and operators
+	// OnReplay is told how far the recovery is, some times a second: the bytes of the journal that are
+	// read, of those that are to be, and the records in them.
+	OnReplay func(read, of, records int64)
 }
 
 // Recovery says what the start found on disk.
@@ -148,6 +151,7 @@ func (s *Server) open() error {
 		LoopbackUsers: s.opt.LoopbackUsers,
 		Log:           s.part("broker"),
 		OnFatal:       s.fail,
+		OnReplay:      s.opt.OnReplay,
 		Codecs: map[message.Encoding]message.Codec{
 			message.AMQP: amqpframes.PropertyCodec{},
 			message.FMQ1: fmq1frames.Codec{},
@@ -176,7 +180,7 @@ func (s *Server) open() error {
 	s.saver = newSaver(file, s.log)
 	o.OnChange = s.saver.changed
 	alarms := newAlarms(s.log, systemProbe(), s.opt.MemoryLimit, s.opt.DiskFreeLimit, diskDir)
-	o.OnStall = alarms.stalled
+	o.OnStall, o.OnGrowth = alarms.stalled, alarms.poke
 	b, rec, err := broker.Open(o)
 	if err != nil {
 		return fmt.Errorf("recover %s: %w", s.opt.Data, err)
@@ -184,7 +188,7 @@ func (s *Server) open() error {
 	s.broker = b
 	s.alarms = alarms
 	s.limitUnfinished()
-	alarms.start(b.SetAlarm)
+	alarms.start(b.SetAlarm, b.Allow)
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
 	for _, d := range rec.Damaged {

@@ -145,8 +145,8 @@ func costOf(ctx context.Context, s settings, k *kind, preset string) (us float64
 	if err := rep.Err(); err != nil {
 		return 0, err
 	}
-	if rep.BrokerUsage == nil {
-		return 0, errors.New("the broker's CPU time is not known")
+	if rep.BrokerUsage == nil || rep.BrokerUsage.PerDelivered == 0 {
+		return 0, errors.New("the broker's CPU time was not seen to move: measure for longer")
 	}
 	return rep.BrokerUsage.PerDelivered, os.WriteFile(filepath.Join(s.out, "raw", fmt.Sprintf("%s-%s.json", preset, k.name)), raw, 0o644)
 }

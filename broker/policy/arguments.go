@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
 )
@@ -67,8 +68,13 @@ type Settings struct {
 	DeadLetterExchange *string
 	DeadLetterKey      *string
 
-	ownOverflow      bool // the overflow is an argument's, which no policy replaces
-	ownDeliveryLimit bool // so is the delivery limit, not the default
+	// Dedup is what the queue remembers to know repetitions.
+	Dedup dedup.Config
+
+	ownOverflow       bool // the overflow is an argument's, which no policy replaces
+	ownDeliveryLimit  bool // so is the delivery limit, not the default
+	ownExpireAnywhere bool
+	dedup             dedupSettings
 }
 
 // Invalid refuses a declare or consume: PRECONDITION_FAILED with this text.
@@ -107,9 +113,14 @@ var arguments = []argument{
 	{"x-queue-mode", Classic, checkMode},
 	{"x-queue-version", Classic, checkVersion},
 	{"x-single-active-consumer", both, checkBool},
+	{"x-expire-anywhere", both, checkBool},
 	{"x-queue-type", both | stream, checkType},
 	{"x-quorum-initial-group-size", Quorum, checkPositive},
 	{"x-delivery-limit", both, checkInt},
+	{"x-message-deduplication", both, checkSwitch},
+	{"x-cache-size", both, checkCache(dedup.MaxSize)},
+	{"x-cache-ttl", both, checkCache(MaxTTL)},
+	{"x-deduplication-by", both, checkBy},
 	{"x-queue-master-locator", Classic, checkAny},
 	{"x-queue-leader-locator", both | stream, oneOf("invalid_queue_locator_arg", leaderLocators...)},
 	{"x-max-age", stream, checkAny},
@@ -194,10 +205,16 @@ func (s *Settings) apply(args table.Table) {
 	if v, ok := args.Get("x-single-active-consumer"); ok {
 		c.SingleActive, _ = v.AsBool()
 	}
+	if v, ok := args.Get("x-expire-anywhere"); ok {
+		c.ExpireAnywhere, _ = v.AsBool()
+		s.ownExpireAnywhere = true
+	}
 	if o := text("x-overflow"); o != nil {
 		c.Overflow = s.overflow(*o)
 		s.ownOverflow = true
 	}
+	s.dedup = readDedup(func(key string) (table.Value, bool) { return args.Get("x-" + key) })
+	s.Dedup = s.dedup.config()
 	s.DeadLetterExchange = text("x-dead-letter-exchange")
 	s.DeadLetterKey = text("x-dead-letter-routing-key")
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/pattern"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
@@ -72,6 +73,11 @@ var settings = []setting{
 	{"max-in-memory-bytes", QuorumQueues | Exchanges, true, atLeast(0), "maximum memory in bytes"},
 	{"target-group-size", QuorumQueues | Exchanges, true, atLeast(1), "target group size"},
 	{"consumer-timeout", queues | Exchanges, false, atLeast(1), "consumer timeout"},
+	{"message-deduplication", queues | Exchanges, false, isBool, "message deduplication value"},
+	{"cache-size", queues | Exchanges, false, between(1, dedup.MaxSize), "cache size"},
+	{"cache-ttl", queues | Exchanges, false, between(1, MaxTTL), "cache TTL"},
+	{"deduplication-by", queues | Exchanges, false, isName, "deduplication key"},
+	{"expire-anywhere", queues | Exchanges, false, isBool, "expire-anywhere value"},
 	{"queue-mode", ClassicQueues | Exchanges, false, among(modes), "queue-mode value"},
 	{"queue-version", ClassicQueues | Exchanges, true, oneOrTwo, "queue-version value"},
 	{"queue-master-locator", ClassicQueues | Exchanges, false, isString, "queue master locator"},
@@ -89,6 +95,17 @@ func atLeast(least int64) func(table.Value) bool {
 		return ok && n >= least
 	}
 }
+
+func between(least, most int64) func(table.Value) bool {
+	return func(v table.Value) bool {
+		n, ok := v.AsInt()
+		return ok && n >= least && n <= most
+	}
+}
+
+func isBool(v table.Value) bool { return v.Kind == table.Bool }
+
+func isName(v table.Value) bool { return v.Kind == table.String && v.Str != "" }
 
 func among(values []string) func(table.Value) bool {
 	return func(v table.Value) bool { return v.Kind == table.String && slices.Contains(values, v.Str) }
@@ -252,9 +269,13 @@ func (s Settings) With(definition table.Table) Settings {
 	} else if c.DeliveryLimit != queue.None {
 		lower("delivery-limit", &c.DeliveryLimit)
 	}
+	if v, ok := definition.Get("expire-anywhere"); ok && !s.ownExpireAnywhere {
+		c.ExpireAnywhere, _ = v.AsBool()
+	}
 	if v, ok := definition.Get("overflow"); ok && !s.ownOverflow {
 		c.Overflow = s.overflow(v.Str)
 	}
+	s.Dedup = s.dedup.with(readDedup(definition.Get)).config()
 	s.DeadLetterExchange = text("dead-letter-exchange", s.DeadLetterExchange)
 	s.DeadLetterKey = text("dead-letter-routing-key", s.DeadLetterKey)
 	return s

@@ -56,7 +56,10 @@ func serve(ctx context.Context, t terminal, config *server.Config, reload func()
 	files, filesErr := server.RaiseFileLimit()
 	o := config.Options
 	o.Log, o.Version = log.Logger, server.Version
+	p := newProgress(t.err, isTerminal(t.err), log.Logger)
+	o.OnReplay = p.replayed
 	s, err := server.Start(ctx, o)
+	p.end()
 	if err != nil {
 		if ctx.Err() != nil { // told to stop before it was ready
 			return nil

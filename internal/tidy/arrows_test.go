@@ -21,13 +21,14 @@ var arrows = map[string][]string{
 	"broker/message":     {"frames/table", "pool"},
 	"broker/queue":       {"broker/message"},
 	"broker/pattern":     {},
-	"broker/policy":      {"broker/pattern", "broker/queue", "frames/table"},
+	"broker/dedup":       {},
+	"broker/policy":      {"broker/dedup", "broker/pattern", "broker/queue", "frames/table"},
 	"broker/auth":        {"broker/pattern"},
 	"broker/definitions": {"broker", "broker/auth", "broker/policy", "broker/queue", "frames/table", "internal/vfs", "route"},
 	"route":              {"frames/table"},
 	"journal":            {"internal/vfs", "pool"},
 	"broker": {
-		"broker/auth", "broker/message", "broker/policy", "broker/queue", "frames/table",
+		"broker/auth", "broker/dedup", "broker/message", "broker/policy", "broker/queue", "frames/table",
 		"internal/vfs", "journal", "pool", "route",
 	},
 
@@ -53,6 +54,7 @@ var arrows = map[string][]string{
 	"bench":         {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
 	"bench/plot":    {},
 	"bench/compare": {"bench", "bench/plot"},
+	"bench/profile": {"bench", "server"},
 	"cmd/firemq":    {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
 
 	// What checks clients.
@@ -63,24 +65,32 @@ var arrows = map[string][]string{
 	// Tests of the whole and programs for readers.
 	"test/internal/brokertest": {},
 	"test/internal/suite":      {},
-	"examples/go/hello":        {},
+
+	"examples/go/amqp_hello":        {},
+	"examples/go/hello":             {"sdk/go"},
+	"examples/go/publish_subscribe": {"sdk/go"},
+	"examples/go/routing":           {"sdk/go"},
+	"examples/go/rpc":               {"sdk/go"},
+	"examples/go/topics":            {"sdk/go"},
+	"examples/go/work_queues":       {"sdk/go"},
 }
 
 // testArrows says what the tests of a package may import beside its arrows and itself.
 var testArrows = map[string][]string{
-	"":                 {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
-	"frames/amqp":      {"frames/amqp/text"},
-	"loop":             {"session"}, // that a connection is the outbox that sessions need
-	"session/amqp":     {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
-	"session/fmq1":     {"broker/auth", "internal/vfs", "journal"},
-	"sdk/go":           {""}, // a whole broker
-	"server":           {"internal/transport", "pool", "sdk/go"},
-	"test/compat":      {"test/internal/brokertest"},
-	"test/conformance": {"test/internal/brokertest"},
-	"test/crash":       {"test/internal/brokertest"},
-	"test/oracle":      {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
-	"test/pressure":    {"sdk/go", "test/internal/brokertest"},
-	"mgmt":             {"server"}, // a whole broker
+	"":                   {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
+	"broker/definitions": {"broker/message", "journal"},
+	"frames/amqp":        {"frames/amqp/text"},
+	"loop":               {"session"}, // that a connection is the outbox that sessions need
+	"session/amqp":       {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
+	"session/fmq1":       {"broker/auth", "internal/vfs", "journal"},
+	"sdk/go":             {""}, // a whole broker
+	"server":             {"internal/transport", "pool", "sdk/go"},
+	"test/compat":        {"test/internal/brokertest"},
+	"test/conformance":   {"test/internal/brokertest"},
+	"test/crash":         {"sdk/go", "test/internal/brokertest"},
+	"test/oracle":        {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
+	"test/pressure":      {"sdk/go", "test/internal/brokertest"},
+	"mgmt":               {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
@@ -94,7 +104,7 @@ var homes = map[string][]string{
 	"github.com/tinylib/msgp":                 {"frames/fmq1"},
 	"github.com/valyala/fasthttp":             {"loop", "mgmt"},
 	"github.com/fasthttp/websocket":           {"loop"},
-	"github.com/cespare/xxhash/v2":            {"journal", "route"},
+	"github.com/cespare/xxhash/v2":            {"broker/dedup", "journal", "route"},
 	"github.com/VictoriaMetrics/metrics":      {"mgmt"},
 	"github.com/HdrHistogram/hdrhistogram-go": {"bench"},
 	"github.com/spf13/cobra":                  {"cmd/firemq"},
@@ -102,7 +112,7 @@ var homes = map[string][]string{
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
 	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
-	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/hello"},
+	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/amqp_hello"},
 }
 
 // testModules are for tests only, of any package.

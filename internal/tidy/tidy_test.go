@@ -36,7 +36,7 @@ func repository(t *testing.T) []*source {
 		}
 		if d.IsDir() {
 			switch d.Name() {
-			case ".git", ".cache", "node_modules", "__pycache__", "firemq-data":
+			case ".git", ".cache", "node_modules", "dist", "__pycache__", "firemq-data":
 				return fs.SkipDir
 			}
 			return nil

@@ -129,6 +129,8 @@ type Queue struct {
 	SingleActiveTag        *string           `json:"single_active_consumer_tag"`
 	IdleSince              string            `json:"idle_since,omitempty"`
 	StorageVersion         int               `json:"storage_version"`
+	Deduplicated           uint64            `json:"messages_deduplicated,omitempty"`
+	DeduplicationKeys      int               `json:"deduplication_keys,omitempty"`
 	Reductions             int64             `json:"reductions"`
 	GarbageCollection      GarbageCollection `json:"garbage_collection"`
 	MessageStats           Stats             `json:"message_stats,omitempty"`

@@ -76,7 +76,7 @@ func (c *Client) disconnected(l *link, err error) bool {
 	for rid, w := range c.calls {
 		if w.gone || w.then != nil {
 			delete(c.calls, rid)
-			w.finish(reply{err: err})
+			w.finish(reply{err: ErrClosed}) // whatever the broker's reason, it is no answer
 		}
 	}
 	events := c.events
@@ -99,7 +99,10 @@ func (c *Client) unreachable() error {
 // reconnect makes a link, however long it takes. nil: the Client is closed.
 func (c *Client) reconnect() *link {
 	// Those who waited for an answer when the connection was lost wait no longer than others.
-	late := time.AfterFunc(c.cfg.Reconnect.Wait, c.giveUp)
+	c.mu.Lock()
+	up := c.up
+	c.mu.Unlock()
+	late := time.AfterFunc(c.cfg.Reconnect.Wait, func() { c.giveUp(up) })
 	defer late.Stop()
 	r := &c.cfg.Reconnect
 	for attempt := 1; ; attempt++ {
@@ -128,10 +131,11 @@ func (c *Client) reconnect() *link {
 	}
 }
 
-// giveUp fails the calls and publishes that have waited for a connection since it was lost.
-func (c *Client) giveUp() {
+// giveUp fails the calls and publishes that have waited for a connection since it was lost, unless up, which
+// is closed when it is there, belongs to an earlier loss.
+func (c *Client) giveUp(up chan struct{}) {
 	c.mu.Lock()
-	if c.link != nil || c.err != nil {
+	if c.up != up || c.err != nil {
 		c.mu.Unlock()
 		return
 	}

@@ -435,6 +435,45 @@ func TestReconnectWithoutQueue(t *testing.T) {
 	})
 }
 
+// A broker that stops before it has answered the subscriptions refused nothing: they are resumed again.
+func TestReconnectTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, l, first := connected(t, Config{OnError: func(e *ServerError) { t.Error(e) }})
+		go func() {
+			var b wire.Bind
+			first.expect(wire.OpBind, &b)
+			first.ok(b.RID, "")
+			var m wire.Subscribe
+			first.expect(wire.OpSubscribe, &m)
+			first.ok(m.RID, "")
+			first.c.Close()
+		}()
+		must(t, c.BindQueue(t.Context(), "q", "e", "", nil))
+		sub, err := c.Subscribe(t.Context(), "q", SubscribeOptions{})
+		must(t, err)
+		s := l.script()
+		s.login()
+		s.expect(wire.OpBind, nil)
+		s.expect(wire.OpSubscribe, nil)
+		s.write(wire.Append(nil, wire.OpClose, &wire.Close{Code: 320, Msg: "CONNECTION_FORCED - shutdown"}))
+		s.expect(wire.OpClose, nil)
+		s = l.script()
+		s.login()
+		var b wire.Bind
+		s.expect(wire.OpBind, &b)
+		var m wire.Subscribe
+		s.expect(wire.OpSubscribe, &m)
+		s.ok(b.RID, "")
+		s.ok(m.RID, "")
+		s.deliver(m.Sub, 1, false, "x")
+		if d, err := sub.Next(t.Context()); err != nil || string(d.Body) != "x" {
+			t.Errorf("%v, %v", d, err)
+		}
+		s.c.Close()
+		must(t, c.Close())
+	})
+}
+
 // Close while there is no connection, and while one is being made.
 func TestCloseDuringReconnect(t *testing.T) {
 	for _, dialing := range []bool{false, true} {

@@ -25,27 +25,14 @@ const (
 	suiteLimit   = 4 * time.Minute  // all tests of one client
 )
 
-// needClient skips the test unless path, a file that "make deps" installs, is there.
-func needClient(t *testing.T, path ...string) string {
-	t.Helper()
-	file := filepath.Join(append([]string{brokertest.Root()}, path...)...)
-	if _, err := os.Stat(file); err != nil {
-		if os.Getenv("FIREMQ_REQUIRE_CLIENTS") != "" {
-			t.Fatalf("client not installed, run make deps: %v", err)
-		}
-		t.Skipf("client not installed, run make deps: %v", err)
-	}
-	return file
-}
-
 func python(t *testing.T) string {
 	t.Helper()
-	return needClient(t, ".cache", "venv", "bin", "python")
+	return brokertest.Need(t, ".cache", "venv", "bin", "python")
 }
 
 func node(t *testing.T, folder ...string) string {
 	t.Helper()
-	needClient(t, append(folder, "node_modules", "amqplib", "package.json")...)
+	brokertest.Need(t, append(folder, "node_modules", "amqplib", "package.json")...)
 	path, err := exec.LookPath("node")
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +81,7 @@ func TestExamples(t *testing.T) {
 	broker := brokertest.Shared(t)
 	check := func(t *testing.T, want []string, name string, args ...string) {
 		t.Helper()
-		out, err := run(t, programLimit, broker.AMQPURL, ".", name, args...)
+		out, err := runEnv(t, programLimit, []string{"AMQP_URL=" + broker.AMQPURL, "FIREMQ_URL=" + broker.FireURL}, ".", name, args...)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -109,19 +96,26 @@ func TestExamples(t *testing.T) {
 		t.Run("javascript/"+tutorial.name, func(t *testing.T) {
 			check(t, tutorial.lines, node(t, "examples", "javascript"), "examples/javascript/"+tutorial.name+".mjs")
 		})
+		t.Run("go/"+tutorial.name, func(t *testing.T) {
+			check(t, tutorial.lines, "go", "run", "./examples/go/"+tutorial.name)
+		})
+		t.Run("typescript/"+tutorial.name, func(t *testing.T) {
+			brokertest.Need(t, "examples", "typescript", "dist", ".built")
+			check(t, tutorial.lines, "node", "examples/typescript/dist/"+tutorial.name+".js")
+		})
 	}
-	t.Run("go/hello", func(t *testing.T) {
-		check(t, tutorials[0].lines, "go", "run", "./examples/go/hello")
+	t.Run("go/amqp_hello", func(t *testing.T) {
+		check(t, tutorials[0].lines, "go", "run", "./examples/go/amqp_hello")
 	})
 }
 
 // Every program in examples/ is in the table above, so that none can rot.
 func TestEveryExampleRuns(t *testing.T) {
-	known := map[string]bool{"hello": true}
+	known := map[string]bool{"amqp_hello": true}
 	for _, tutorial := range tutorials {
 		known[tutorial.name] = true
 	}
-	for _, pattern := range []string{"python/*.py", "javascript/*.mjs", "go/*"} {
+	for _, pattern := range []string{"python/*.py", "javascript/*.mjs", "typescript/*.ts", "go/*"} {
 		files, err := filepath.Glob(filepath.Join(brokertest.Root(), "examples", filepath.FromSlash(pattern)))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no examples match %s (%v)", pattern, err)

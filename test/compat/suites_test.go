@@ -43,7 +43,7 @@ func TestAmqplib(t *testing.T) {
 
 func TestJava(t *testing.T) {
 	beside(t)
-	needClient(t, ".cache", "java", ".installed")
+	brokertest.Need(t, ".cache", "java", ".installed")
 	reports := t.TempDir()
 	out, err := suite(t, "java", program(t, "mvn"), "-q", "-B", "-Dreports="+reports, "test")
 	files, globErr := filepath.Glob(filepath.Join(reports, "TEST-*.xml"))
@@ -55,7 +55,7 @@ func TestJava(t *testing.T) {
 
 func TestLapin(t *testing.T) {
 	beside(t)
-	needClient(t, ".cache", "cargo", ".installed")
+	brokertest.Need(t, ".cache", "cargo", ".installed")
 	out, err := suite(t, "lapin", program(t, "cargo"), "test", "--quiet", "--locked", "--offline", "--no-fail-fast",
 		"--target-dir", filepath.Join(brokertest.Root(), ".cache", "cargo"), "--", "--format=pretty")
 	results(t, cargoResults(out), out, err)

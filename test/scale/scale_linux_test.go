@@ -79,7 +79,10 @@ func (r *bench) channel(conn *amqp.Connection) *amqp.Channel {
 func (r *bench) memory() float64 {
 	r.Helper()
 	lowest := 0.0
+	tick := time.NewTicker(settle)
+	defer tick.Stop()
 	for i := range readings {
+		<-tick.C
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.broker.Pid()))
 		r.must(err)
 		_, rest, _ := strings.Cut(string(status), "RssAnon:")
@@ -88,7 +91,6 @@ func (r *bench) memory() float64 {
 		if i == 0 || kib < lowest {
 			lowest = kib
 		}
-		time.Sleep(settle)
 	}
 	return lowest * 1024
 }
@@ -100,7 +102,7 @@ func (r *bench) step(name string, f func()) time.Duration {
 	began := time.Now()
 	f()
 	took := time.Since(began)
-	time.Sleep(after)
+	<-time.After(after)
 	r.ReportMetric(float64(took.Microseconds())/1000, name+"-ms")
 	r.ReportMetric(float64(r.reset().Microseconds())/1000, name+"-stall-ms")
 	return took

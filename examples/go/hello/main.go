@@ -1,4 +1,4 @@
-// Hello world with the RabbitMQ project's Go client: send one message to a queue and receive it.
+// Hello world: send one message to a queue and receive it.
 package main
 
 import (
@@ -8,42 +8,38 @@ import (
 	"log"
 	"os"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	fire "github.com/firemq/firemq/sdk/go"
 )
 
 func main() {
-	if err := hello(context.Background(), cmp.Or(os.Getenv("AMQP_URL"), "amqp://localhost")); err != nil {
+	if err := hello(context.Background(), cmp.Or(os.Getenv("FIREMQ_URL"), "fire://localhost")); err != nil {
 		log.Fatal(err)
 	}
 }
 
 func hello(ctx context.Context, url string) error {
-	conn, err := amqp.Dial(url)
+	c, err := fire.Dial(ctx, url)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
+	defer c.Close()
+	if _, err := c.DeclareQueue(ctx, "hello.go", fire.QueueOptions{}); err != nil {
 		return err
 	}
-	q, err := ch.QueueDeclare("hello", false, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	if err := ch.PublishWithContext(ctx, "", q.Name, false, false, amqp.Publishing{Body: []byte("Hello World!")}); err != nil {
+	// Publish returns once the broker has written the message to disk.
+	if err := c.Publish(ctx, fire.Message{Key: "hello.go", Body: []byte("Hello World!")}); err != nil {
 		return err
 	}
 	fmt.Println(" [x] Sent 'Hello World!'")
 
-	msgs, err := ch.ConsumeWithContext(ctx, q.Name, "", true, false, false, false, nil)
+	sub, err := c.Subscribe(ctx, "hello.go", fire.SubscribeOptions{})
 	if err != nil {
 		return err
 	}
-	msg, ok := <-msgs
-	if !ok {
-		return fmt.Errorf("the broker ended the consumer")
+	msg, err := sub.Next(ctx)
+	if err != nil {
+		return err
 	}
 	fmt.Printf(" [x] Received '%s'\n", msg.Body)
-	return nil
+	return msg.Ack()
 }

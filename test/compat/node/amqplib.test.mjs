@@ -343,6 +343,45 @@ test("a small negotiated frame size is honoured both ways", options, async () =>
   assert.ok(msg.content.equals(body));
 });
 
+// What RabbitMQ's users have plugins or quorum queues for.
+
+const needsFireMQ = (t) => {
+  if (conn.connection.serverProperties.product === "FireMQ") return false;
+  t.skip("needs plugins");
+  return true;
+};
+
+test("a consistent hash exchange keeps a key on one queue", async (t) => {
+  if (needsFireMQ(t)) return;
+  const exchange = unique("hash");
+  await ch.assertExchange(exchange, "x-consistent-hash", { autoDelete: true, durable: false });
+  const queues = await Promise.all([1, 2, 3].map(() => exclusiveQueue()));
+  for (const queue of queues) await ch.bindQueue(queue, exchange, "1");
+  for (let i = 0; i < 10; i++) await publish(exchange, "one key");
+  const counts = await Promise.all(queues.map((queue) => ready(queue)));
+  assert.deepEqual(counts.sort(), [0, 0, 10]);
+});
+
+test("a queue that de-duplicates confirms a repetition and does not take it", async (t) => {
+  if (needsFireMQ(t)) return;
+  const queue = await exclusiveQueue(ch, { "x-message-deduplication": true });
+  const headers = { "x-deduplication-header": "k" };
+  for (let i = 0; i < 3; i++) await publish("", queue, "m", { headers, persistent: true });
+  assert.equal(await ready(queue), 1);
+});
+
+test("a delivery limit ends a message that always comes back", async (t) => {
+  if (needsFireMQ(t)) return;
+  const queue = await exclusiveQueue(ch, { "x-delivery-limit": 1 });
+  await publish("", queue);
+  const counts = [];
+  for (let msg; (msg = await ch.get(queue)); ) {
+    counts.push(msg.properties.headers?.["x-delivery-count"]);
+    ch.nack(msg);
+  }
+  assert.deepEqual(counts, [undefined, 1]);
+});
+
 test("what is reserved is 403, and so is an exclusive consumer's queue", options, async () => {
   assert.deepEqual(await refused((c) => c.assertQueue("amq.mine")), {
     code: 403,

@@ -39,6 +39,23 @@ func Root() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }
 
+// Need skips the test unless a file that "make deps" installs is there, or fails it when
+// FIREMQ_REQUIRE_CLIENTS is set, as "make test" does. The path is from the top folder, or absolute.
+func Need(t testing.TB, path ...string) string {
+	t.Helper()
+	file := filepath.Join(path...)
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(Root(), file)
+	}
+	if _, err := os.Stat(file); err != nil {
+		if os.Getenv("FIREMQ_REQUIRE_CLIENTS") != "" {
+			t.Fatalf("not installed, run make deps: %v", err)
+		}
+		t.Skipf("not installed, run make deps: %v", err)
+	}
+	return file
+}
+
 var build = sync.OnceValues(func() (string, error) {
 	if bin := os.Getenv("FIREMQ_BIN"); bin != "" {
 		return filepath.Abs(bin)
@@ -97,6 +114,7 @@ type Broker struct {
 	out    *output
 	exited chan struct{} // closed when the process has ended and its output is complete
 	err    error         // of Wait, once exited is closed
+	fails  bool          // that it ends by itself is what the test wants
 }
 
 // Start runs a broker on free ports of the loopback address and waits until it is ready. It is
@@ -193,6 +211,22 @@ func (b *Broker) Output() string { return b.out.String() }
 // Exited is closed when the process has ended.
 func (b *Broker) Exited() <-chan struct{} { return b.exited }
 
+// Fails waits until the broker ends by itself with an error, and fails the test when it does not.
+func (b *Broker) Fails(t testing.TB, limit time.Duration) {
+	t.Helper()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-b.exited:
+		if b.fails = true; b.cmd.ProcessState.ExitCode() != 1 {
+			t.Errorf("firemq ended with %v\n%s", b.err, b.out)
+		}
+	case <-timer.C:
+		b.Kill()
+		t.Errorf("firemq goes on\n%s", b.out)
+	}
+}
+
 // Kill ends the broker as kill -9 does and waits until the process is gone.
 func (b *Broker) Kill() {
 	b.cmd.Process.Kill()
@@ -210,7 +244,7 @@ func (b *Broker) Stop(t testing.TB) {
 func (b *Broker) stop() error {
 	select {
 	case <-b.exited:
-		if signalled(b.err, syscall.SIGKILL) || b.err == nil {
+		if signalled(b.err, syscall.SIGKILL) || b.err == nil || b.fails {
 			return nil // killed or stopped by the test itself
 		}
 		return fmt.Errorf("firemq had ended by itself: %v\n%s", b.err, b.out)

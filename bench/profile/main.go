@@ -1,0 +1,290 @@
+// Profile runs a broker in this process and a load in another one, and tells what the broker does with its
+// time: a CPU profile, which the compiler can use, the time that locks make goroutines wait, the
+// allocations per message, and the pauses of the garbage collector.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"runtime/metrics"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/firemq/firemq/bench"
+	"github.com/firemq/firemq/server"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "profile:", err)
+		os.Exit(1)
+	}
+}
+
+// subject is the broker under load.
+type subject struct {
+	ctx     context.Context
+	firemq  string
+	seconds float64
+	url     map[string]string // by scheme
+}
+
+func run(ctx context.Context, args []string) error {
+	s := subject{ctx: ctx}
+	var presets, cpu, mutex string
+	f := flag.NewFlagSet("profile [flags] [-- flags of firemq bench, instead of presets]", flag.ContinueOnError)
+	f.StringVar(&s.firemq, "firemq", "./firemq", "the binary that makes the load")
+	f.Float64Var(&s.seconds, "seconds", 5, "measured time of a load")
+	f.StringVar(&presets, "presets", "transient transient-4x4 persistent persistent-4x4 persistent-1k fanout queues latency-persistent", "loads, as firemq bench names them")
+	f.StringVar(&cpu, "cpu", "", "write a CPU profile of all loads, over both protocols, to this file")
+	f.StringVar(&mutex, "mutex", "", "write a mutex profile of transient-4x4 and persistent-4x4 to this file, and print what is waited for")
+	count := f.Uint64("count", 0, "print the allocations per message of so many messages, and the pauses")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "firemq-profile-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	const free = "127.0.0.1:0"
+	broker, err := server.Start(ctx, server.Options{
+		AMQP: free, Fire: free, HTTP: "off", Data: dir, Log: slog.New(slog.DiscardHandler), Version: server.Version,
+		DefaultUser: "guest", DefaultPass: "guest", LoopbackUsers: []string{"guest"},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		broker.Shutdown(ctx)
+	}()
+	s.url = map[string]string{"amqp": "amqp://" + broker.AMQPAddr().String(), "fire": "fire://" + broker.FireAddr().String()}
+	if cpu != "" {
+		loads := func() error { return s.loads(strings.Fields(presets)) }
+		if f.NArg() > 0 {
+			loads = func() error {
+				_, err := s.load("amqp", append(f.Args(), "--duration", fmt.Sprint(s.seconds))...)
+				return err
+			}
+		}
+		if err := cpuProfile(cpu, loads); err != nil {
+			return err
+		}
+	}
+	if mutex != "" {
+		for _, preset := range []string{"transient-4x4", "persistent-4x4"} {
+			if err := s.mutexProfile(mutex, preset); err != nil {
+				return err
+			}
+		}
+	}
+	if *count > 0 {
+		for _, scheme := range []string{"amqp", "fire"} {
+			for _, preset := range []string{"transient", "persistent"} {
+				if err := s.allocations(scheme, preset, *count); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// load runs firemq bench against the broker.
+func (s subject) load(scheme string, flags ...string) (*bench.Report, error) {
+	cmd := exec.CommandContext(s.ctx, s.firemq, append([]string{"bench", "--json", "--quiet", "--url", s.url[scheme]}, flags...)...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	raw, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("firemq bench %s: %w: %s", strings.Join(flags, " "), err, bytes.TrimSpace(said.Bytes()))
+	}
+	var rep bench.Report
+	return &rep, json.Unmarshal(raw, &rep)
+}
+
+func cpuProfile(path string, loads func() error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return err
+	}
+	err = loads()
+	pprof.StopCPUProfile()
+	return errors.Join(err, f.Close())
+}
+
+func (s subject) loads(presets []string) error {
+	for _, preset := range presets {
+		for _, scheme := range []string{"amqp", "fire"} {
+			if _, err := s.load(scheme, "--preset", preset, "--duration", fmt.Sprint(s.seconds), "--warmup", "0"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mutexProfile prints the locks that were waited for, as a share of the time that ran.
+func (s subject) mutexProfile(path, preset string) error {
+	runtime.SetMutexProfileFraction(1)
+	before, err := waits()
+	if err != nil {
+		return err
+	}
+	rep, err := s.load("amqp", "--preset", preset, "--duration", fmt.Sprint(s.seconds), "--warmup", "0")
+	runtime.SetMutexProfileFraction(0)
+	if err != nil {
+		return err
+	}
+	after, err := waits()
+	if err != nil {
+		return err
+	}
+	wall := rep.Measured * float64(runtime.GOMAXPROCS(0))
+	type wait struct {
+		where string
+		share float64
+	}
+	var all []wait
+	total := 0.0
+	for where, seconds := range after {
+		share := (seconds - before[where]) / wall
+		total += share
+		all = append(all, wait{where, share})
+	}
+	slices.SortFunc(all, func(a, b wait) int { return int(math.Copysign(1, b.share-a.share)) })
+	fmt.Printf("%s: %.0f delivered/s, %.2f %% of the processors' time waited for locks\n", preset, rep.ConsumeRate, 100*total)
+	for _, w := range all[:min(5, len(all))] {
+		fmt.Printf("  %6.3f %%  %s\n", 100*w.share, w.where)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pprof.Lookup("mutex").WriteTo(f, 0), f.Close())
+}
+
+var (
+	cyclesLine = regexp.MustCompile(`(?m)^cycles/second=(\d+)$`)
+	recordLine = regexp.MustCompile(`^(\d+) \d+ @`)
+	frameLine  = regexp.MustCompile(`^#\t0x[0-9a-f]+\t(\S+)\+0x`)
+)
+
+// waits are the seconds that goroutines have waited for each lock so far, by who released it.
+func waits() (map[string]float64, error) {
+	var b bytes.Buffer
+	if err := pprof.Lookup("mutex").WriteTo(&b, 1); err != nil {
+		return nil, err
+	}
+	return parseWaits(b.String())
+}
+
+func parseWaits(text string) (map[string]float64, error) {
+	m := cyclesLine.FindStringSubmatch(text)
+	if m == nil {
+		return nil, errors.New("the mutex profile has no cycles/second")
+	}
+	perSecond, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]float64)
+	cycles, frames := 0.0, []string(nil)
+	flush := func() {
+		if len(frames) > 0 {
+			all[strings.Join(frames, " < ")] += cycles / perSecond
+		}
+		cycles, frames = 0, nil
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if m := recordLine.FindStringSubmatch(line); m != nil {
+			flush()
+			if cycles, err = strconv.ParseFloat(m[1], 64); err != nil {
+				return nil, err
+			}
+		}
+		if m := frameLine.FindStringSubmatch(line); m != nil && len(frames) < 3 {
+			name := m[1][strings.LastIndexByte(m[1], '/')+1:]
+			if !strings.HasPrefix(name, "sync.") && !strings.HasPrefix(name, "runtime.") {
+				frames = append(frames, name)
+			}
+		}
+	}
+	flush()
+	return all, nil
+}
+
+// allocations prints what a message costs the heap: the difference of a run of n messages and one of
+// 2n, so that what a connection and a queue cost drops out. A run before them grows what is kept.
+func (s subject) allocations(scheme, preset string, n uint64) error {
+	var objects, octets [2]float64
+	var pauses *metrics.Float64Histogram
+	for i, count := range []uint64{n, 2 * n} {
+		if i == 0 {
+			if _, err := s.load(scheme, "--preset", preset, "--count", fmt.Sprint(2*n)); err != nil {
+				return err
+			}
+		}
+		before := read()
+		if _, err := s.load(scheme, "--preset", preset, "--count", fmt.Sprint(count)); err != nil {
+			return err
+		}
+		after := read()
+		objects[i], octets[i] = float64(after.objects-before.objects), float64(after.octets-before.octets)
+		pauses = subtract(after.pauses, before.pauses)
+	}
+	last := 0.0
+	cycles := uint64(0)
+	for i, c := range pauses.Counts {
+		if cycles += c; c > 0 {
+			last = pauses.Buckets[i+1]
+		}
+	}
+	fmt.Printf("%s, %s: %.6f allocations and %.3f bytes per message; %d pauses for garbage collection, the longest %.3f ms\n", scheme, preset,
+		(objects[1]-objects[0])/float64(n), (octets[1]-octets[0])/float64(n), cycles, last*1e3)
+	return nil
+}
+
+// heap is what the runtime counts.
+type heap struct {
+	objects, octets uint64
+	pauses          *metrics.Float64Histogram
+}
+
+func read() heap {
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/sched/pauses/total/gc:seconds"}}
+	metrics.Read(samples)
+	h := samples[2].Value.Float64Histogram()
+	return heap{samples[0].Value.Uint64(), samples[1].Value.Uint64(), &metrics.Float64Histogram{Counts: slices.Clone(h.Counts), Buckets: h.Buckets}}
+}
+
+// subtract takes an older histogram of the same buckets from a newer one.
+func subtract(after, before *metrics.Float64Histogram) *metrics.Float64Histogram {
+	for i := range after.Counts {
+		after.Counts[i] -= before.Counts[i]
+	}
+	return after
+}
