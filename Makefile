@@ -21,7 +21,7 @@ JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed
 
 .PHONY: build deps amqp-tools rabbitmq chromium vet test check fmt staticcheck race generated generate fuzz
-.PHONY: bench bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
+.PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
 build:
@@ -138,6 +138,10 @@ bench-compare:
 
 bench-growth:
 	bench/run.sh growth $(SECONDS_EACH) $(RUNS)
+
+# Very many bindings, queues, channels and messages in the real broker, and who waits for them.
+scale: build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/scale -run='^$$' -bench=. -benchtime=1x -timeout=30m
 
 # The benchmarks and the broker's CPU per message beside the commit BASE, in one run; and, the same on every
 # machine, that no benchmark of a message's path allocates.

@@ -91,6 +91,7 @@ var testArrows = map[string][]string{
 	"test/crash":         {"sdk/go", "test/internal/brokertest"},
 	"test/oracle":        {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
 	"test/pressure":      {"frames/amqp", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
+	"test/scale":         {"test/internal/brokertest"},
 	"mgmt":               {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
