@@ -33,6 +33,7 @@ const (
 	PauseMemory                     // low on memory (see SetAlarm)
 	PauseDisk                       // low on disk
 	PauseClosing                    // shutdown or a closing session
+	PauseGrowth                     // memory fills faster than it is read (see Allow)
 )
 
 // PauseAlarm are the reasons of which clients are told.
@@ -130,6 +131,8 @@ type ConnInfo struct {
 	FrameMax   uint32 // 0: no limit
 	ChannelMax uint16
 	Heartbeat  uint16 // s, 0: none
+	// Memory is about what the session takes beside the broker's own part, in bytes.
+	Memory int
 	// Octets tells what went over the connection so far; nil: not known. Any goroutine.
 	Octets func() Octets
 	// Paused tells for which reasons the connection is not read now, and when that last changed without an

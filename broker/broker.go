@@ -41,6 +41,8 @@ type Options struct {
 
 	// OnReplay tells how far the recovery is; see journal.Options.OnReplay.
 	OnReplay func(read, of, records int64)
+	// OnGrowth is called when all that Allow granted is used up: publishers wait for more. It must not block.
+	OnGrowth func()
 
 	// Codecs read and write message properties, one for each message.Encoding.
 	Codecs map[message.Encoding]message.Codec
@@ -93,6 +95,10 @@ type Broker struct {
 
 	// unfinished is how many bytes connections hold of what is not complete, see Conn.Hold. Any goroutine.
 	unfinished, unfinishedLimit atomic.Int64
+
+	// allowance is how many bytes may still be published before memory is looked at again, see Allow. Any
+	// goroutine.
+	allowance atomic.Int64
 
 	// alarm is the Reason for which publishers are paused, 0 for none. Any goroutine.
 	alarm atomic.Uint32
@@ -207,6 +213,9 @@ func prepare(o Options) *Broker {
 	if o.OnFatal == nil {
 		o.OnFatal = func(error) {}
 	}
+	if o.OnGrowth == nil {
+		o.OnGrowth = func() {}
+	}
 	o.tuning.fill()
 	b := &Broker{
 		opt: o, log: o.Log,
@@ -225,6 +234,7 @@ func prepare(o Options) *Broker {
 		b.codecs[enc] = c
 	}
 	b.users.SetLoopbackUsers(o.LoopbackUsers...)
+	b.allowance.Store(Unlimited)
 	b.done = newCompleter(b)
 	b.timers = newTimers(b)
 	b.upkeep = newUpkeep(b)

@@ -35,6 +35,7 @@ type Channel struct {
 	confirms bool
 	tx       *transaction // nil: not transactional
 	fresh    MessageStats // published since stats was brought up to date
+	grown    int64        // bytes published since the allowance was asked
 	exchange exchangeTally
 
 	// Guarded by the Peer's lock.

@@ -109,7 +109,7 @@ func (c *completer) recheck(seen journal.Position) {
 	}
 }
 
-// awaitRoom resumes p when less waits for the disk.
+// awaitRoom resumes p when less waits for the disk, and more may be published.
 func (c *completer) awaitRoom(p Peer) {
 	c.mu.Lock()
 	c.paused = append(c.paused, p)
@@ -119,8 +119,10 @@ func (c *completer) awaitRoom(p Peer) {
 	}
 }
 
-// hasRoom says whether publishers that wait for the disk may go on.
-func (b *Broker) hasRoom() bool { return b.journal.Pending() < journalHigh/2 && !b.journal.Low() }
+// hasRoom says whether publishers that wait may go on.
+func (b *Broker) hasRoom() bool {
+	return b.allowance.Load() > 0 && (b.journal == nil || b.journal.Pending() < journalHigh/2 && !b.journal.Low())
+}
 
 func (c *completer) run() {
 	defer close(c.over)
@@ -190,7 +192,7 @@ func (c *completer) pass() {
 		channels[i] = nil
 	}
 	for _, p := range paused {
-		p.Resume(PauseJournal)
+		p.Resume(PauseJournal | PauseGrowth)
 	}
 	c.oldQueues, c.oldChannels = queues, channels
 	t.end()

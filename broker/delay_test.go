@@ -309,3 +309,48 @@ func TestDelayedMessagesSurvive(t *testing.T) {
 		})
 	}
 }
+
+// A message behind one that stays expires when its queue says so, by argument or by a policy that comes
+// later.
+func TestExpireAnywhere(t *testing.T) {
+	now := newClock()
+	b := memoryBroker(t, Options{Now: now.Load})
+	c := connect(t, b)
+	args := table.Table{
+		{Name: "x-dead-letter-exchange", Value: table.StringValue("")}, {Name: "x-dead-letter-routing-key", Value: table.StringValue("dead")},
+	}
+	c.declare(QueueDeclare{Name: "dead"})
+	c.declare(QueueDeclare{Name: "later", Args: args})
+	c.declare(QueueDeclare{Name: "q", Args: append(args, table.Field{Name: "x-expire-anywhere", Value: table.BoolValue(true)})})
+	for _, name := range []string{"q", "later"} {
+		for i, ttl := range []int64{-1, 20, 10, -1} {
+			body := fmt.Sprint(name, " ", i)
+			m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: ttl}, nil, []byte(name), nil, len(body))
+			copy(m.Body(), body)
+			c.ok(c.ch.Publish(&Publish{Msg: m}))
+		}
+	}
+	c.end()
+	dead := func() (got []string) {
+		for _, name := range []string{"q", "later"} {
+			q, _ := b.Queue("/", name)
+			done := b.newTurn()
+			q.expire(done)
+			done.free()
+		}
+		got, _ = c.drain("dead")
+		c.end()
+		return got
+	}
+	now.Add(9)
+	eq(t, "before", dead(), nil)
+	now.Add(1)
+	eq(t, "the first", dead(), []string{"q 2"})
+	now.Add(10)
+	eq(t, "the second", dead(), []string{"q 1"})
+	c.ok(b.PutPolicy(policyOf(t, "p", "", "queues", 0, false, table.Table{{Name: "expire-anywhere", Value: table.BoolValue(true)}})))
+	got, _ := c.drain("dead")
+	eq(t, "by policy", got, []string{"later 1", "later 2"})
+	got, _ = c.drain("q")
+	eq(t, "what stays", got, []string{"q 0", "q 3"})
+}

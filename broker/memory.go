@@ -3,6 +3,7 @@ package broker
 import (
 	"unsafe"
 
+	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/pool"
 )
 
@@ -28,11 +29,11 @@ func (m *Memory) Sum() int64 {
 
 // What one of them takes with all that belongs to it, about, in bytes: TestMemoryIsAccounted measures it.
 const (
-	queueMemory      = 2300
+	queueMemory      = 1500
 	exchangeMemory   = 700
-	bindingMemory    = 500
-	connectionMemory = 4600
-	channelMemory    = 2200
+	bindingMemory    = 570
+	connectionMemory = 2900 // without its session
+	channelMemory    = 1700
 	consumerMemory   = 700
 )
 
@@ -60,7 +61,7 @@ func (b *Broker) Memory() Memory {
 		q.mu.Unlock()
 	}
 	for _, c := range b.connections() {
-		m.Connections += connectionMemory
+		m.Connections += connectionMemory + int64(c.info.Memory) + tableMemory(c.info.Properties)
 		c.mu.Lock()
 		m.Channels += int64(len(c.consumers)) * consumerMemory
 		c.mu.Unlock()
@@ -74,4 +75,19 @@ func (b *Broker) Memory() Memory {
 	}
 	b.census.mu.Unlock()
 	return m
+}
+
+// tableMemory is what a client's table takes, in bytes.
+func tableMemory(t table.Table) (n int64) {
+	for i := range t {
+		n += int64(len(t[i].Name)) + valueMemory(&t[i].Value)
+	}
+	return n + int64(len(t))*int64(unsafe.Sizeof(table.Field{})-unsafe.Sizeof(table.Value{}))
+}
+
+func valueMemory(v *table.Value) (n int64) {
+	for i := range v.List {
+		n += valueMemory(&v.List[i])
+	}
+	return n + int64(unsafe.Sizeof(*v)) + int64(len(v.Str)) + tableMemory(v.Table)
 }

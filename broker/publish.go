@@ -221,6 +221,9 @@ func (ch *Channel) publish(t *turn, pubs []publish) {
 // received counts a run of publishes. Those without a route may be of several exchanges.
 func (ch *Channel) received(pubs []publish) {
 	ch.fresh.received(pubs)
+	for i := range pubs {
+		ch.grown += int64(cap(pubs[i].msg.Buf().B)) + messageCost
+	}
 	if len(pubs[0].queues) > 0 {
 		ch.count(pubs)
 		return
@@ -399,17 +402,27 @@ func (ch *Channel) unroutable(t *turn, pubs []publish) {
 	ch.fresh.DropUnroutable += dropped
 }
 
-// pushBack stops reading from the publisher during an alarm, and while too much waits for the disk
-// or it is full.
+// pushBack stops reading from the publisher during an alarm, while too much waits for the disk or it is
+// full, and when memory must be looked at first.
 func (ch *Channel) pushBack() {
 	b := ch.conn.b
 	if b.alarm.Load() != 0 {
 		ch.conn.heed(true)
 	}
-	if b.journal != nil && (b.journal.Pending() > journalHigh || b.journal.Low()) {
-		ch.peer.Pause(PauseJournal)
-		b.done.awaitRoom(ch.peer)
+	grown := ch.grown
+	ch.grown = 0
+	if !b.grow(grown) {
+		ch.conn.await(PauseGrowth)
 	}
+	if b.journal != nil && (b.journal.Pending() > journalHigh || b.journal.Low()) {
+		ch.conn.await(PauseJournal)
+	}
+}
+
+// await stops reading from the connection until there is room again.
+func (c *Conn) await(r Reason) {
+	c.peer.Pause(r)
+	c.b.done.awaitRoom(c.peer)
 }
 
 func grow[T any](s []T, n int) []T {

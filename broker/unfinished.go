@@ -21,6 +21,9 @@ func (c *Conn) Hold(n int64) *Error {
 	}
 	sum := c.b.unfinished.Add(n)
 	c.held += n
+	if n > 0 && !c.b.grow(n) {
+		c.await(PauseGrowth)
+	}
 	if limit := c.b.unfinishedLimit.Load(); n > 0 && limit > 0 && sum > limit && c.held > unfinishedFree && sum > c.held {
 		c.b.unfinished.Add(-n)
 		c.held -= n

@@ -302,7 +302,9 @@ func (j *Journal) Buffers() (n int64) {
 	defer j.mu.Unlock()
 	for _, list := range [...][]*chunk{j.batch, j.writing, j.spares} {
 		for _, c := range list {
-			n += int64(cap(c.buf))
+			if c != nil { // written already
+				n += int64(cap(c.buf))
+			}
 		}
 	}
 	return n

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/firemq/firemq/broker"
 )
 
 // Resources are readings of memory and disk. What cannot be read here is 0.
@@ -24,16 +26,18 @@ type Resources struct {
 // alarms watches memory and disk, and pauses publishers while one of them is short.
 //
 // A reading is taken every second, and sooner when a limit could be passed before: memory is read as often
-// as fastest publishing could fill what is left. An alarm begins at its limit, for memory a little before when
+// as fastest publishing could fill what is left, and when so much has been published (see broker.Allow):
+// until then nobody publishes more, however busy the machine is. An alarm begins at its limit, for memory a little before when
 // as much growth as since the last reading would pass it, and ends when a twentieth of the limit is free again,
 // so that it does not come and go with every message. A consumer that drains
 // queues makes garbage, not free memory, and while publishers are paused little else would have it
 // collected: while the memory alarm holds, the watch does so itself.
 type alarms struct {
 	log   *slog.Logger
-	probe probe                   // immutable, as are the next three
+	probe probe                   // immutable, as are the next four
 	dir   string                  // what the disk alarm is about; "": nothing
-	raise func(memory, disk bool) // tells the broker
+	raise func(memory, disk bool) // tells the broker, as allow does
+	allow func(bytes int64)       // what may be published until the next reading
 	quit  chan struct{}
 	over  chan struct{}
 	wake  chan struct{} // holds one token: limits changed, or the journal's state
@@ -68,6 +72,8 @@ const (
 	clearShare  = 20      // an alarm ends when 1/20 of its limit is free again
 	aheadShare  = 32      // growth counts ahead as far as 1/32 of the limit, above where an alarm ends
 	collectRest = 10      // a collection is not repeated before ten times its own time has passed
+
+	leastRoom = 1 << 20 // bytes that may be published between two readings, however little is left
 
 	programPages = 12 << 20 // resident bytes of the program itself, about
 )
@@ -133,9 +139,9 @@ func (a *alarms) resources() Resources {
 }
 
 // start takes a first reading and begins the watch; raise is called with every change, first when there is
-// an alarm. It comes from one goroutine at a time.
-func (a *alarms) start(raise func(memory, disk bool)) {
-	a.raise = raise
+// an alarm, and allow with every reading. They come from one goroutine at a time.
+func (a *alarms) start(raise func(memory, disk bool), allow func(bytes int64)) {
+	a.raise, a.allow = raise, allow
 	next := a.sample()
 	a.mu.Lock()
 	a.started = true
@@ -195,6 +201,12 @@ func (a *alarms) sample() (next time.Duration) {
 	if is.MemoryAlarm != was.MemoryAlarm || is.DiskAlarm != was.DiskAlarm {
 		a.raise(is.MemoryAlarm, is.DiskAlarm)
 	}
+	// Publishers that an alarm stops must not wait for room as well: their acks may be what makes it.
+	room := int64(broker.Unlimited)
+	if is.MemoryLimit > 0 && !is.MemoryAlarm {
+		room = max(is.MemoryLimit-is.Memory, leastRoom)
+	}
+	a.allow(room)
 	if is.MemoryAlarm != was.MemoryAlarm {
 		a.logChange(is.MemoryAlarm, "memory", "resident", is.Memory, "limit", is.MemoryLimit)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/firemq/firemq/broker"
 )
 
 // machine is what a fake system says.
@@ -41,12 +43,14 @@ type watched struct {
 	*alarms
 	log    bytes.Buffer
 	raised []string
+	room   int64
 }
 
 func watch(m *machine, limit MemoryLimit, diskFree int64, dir string) *watched {
 	w := new(watched)
 	w.alarms = newAlarms(slog.New(slog.NewTextHandler(&w.log, nil)), m.probe(), limit, diskFree, dir)
 	w.raise = func(memory, disk bool) { w.raised = append(w.raised, fmt.Sprint(memory, disk)) }
+	w.allow = func(n int64) { w.room = n }
 	return w
 }
 
@@ -70,6 +74,13 @@ func TestMemoryAlarm(t *testing.T) {
 		w.sample()
 		if r := w.resources(); r.MemoryAlarm != step.holds || r.Memory != step.resident || r.MemoryLimit != 400*mb || r.MemoryTotal != 1000*mb {
 			t.Errorf("at %d: %+v", step.resident, r)
+		}
+		room := max(400*mb-step.resident, leastRoom)
+		if step.holds {
+			room = broker.Unlimited // the alarm itself stops publishers
+		}
+		if w.room != room {
+			t.Errorf("at %d: %d bytes may be published, want %d", step.resident, w.room, room)
 		}
 	}
 	if got, want := fmt.Sprint(w.raised), "[true false false false true false false false]"; got != want {
@@ -231,7 +242,7 @@ func TestWatch(t *testing.T) {
 		resident.Store(200 * mb)
 		w.probe.resident = func() (int64, error) { return resident.Load(), nil }
 		changes := make(chan string, 10)
-		w.start(func(memory, disk bool) { changes <- fmt.Sprint(memory, disk) })
+		w.start(func(memory, disk bool) { changes <- fmt.Sprint(memory, disk) }, func(int64) {})
 		if got := <-changes; got != "true false" {
 			t.Errorf("at the start: %s", got)
 		}

@@ -180,7 +180,7 @@ func (s *Server) open() error {
 	s.saver = newSaver(file, s.log)
 	o.OnChange = s.saver.changed
 	alarms := newAlarms(s.log, systemProbe(), s.opt.MemoryLimit, s.opt.DiskFreeLimit, diskDir)
-	o.OnStall = alarms.stalled
+	o.OnStall, o.OnGrowth = alarms.stalled, alarms.poke
 	b, rec, err := broker.Open(o)
 	if err != nil {
 		return fmt.Errorf("recover %s: %w", s.opt.Data, err)
@@ -188,7 +188,7 @@ func (s *Server) open() error {
 	s.broker = b
 	s.alarms = alarms
 	s.limitUnfinished()
-	alarms.start(b.SetAlarm)
+	alarms.start(b.SetAlarm, b.Allow)
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
 	for _, d := range rec.Damaged {

@@ -71,9 +71,10 @@ type Settings struct {
 	// Dedup is what the queue remembers to know repetitions.
 	Dedup dedup.Config
 
-	ownOverflow      bool // the overflow is an argument's, which no policy replaces
-	ownDeliveryLimit bool // so is the delivery limit, not the default
-	dedup            dedupSettings
+	ownOverflow       bool // the overflow is an argument's, which no policy replaces
+	ownDeliveryLimit  bool // so is the delivery limit, not the default
+	ownExpireAnywhere bool
+	dedup             dedupSettings
 }
 
 // Invalid refuses a declare or consume: PRECONDITION_FAILED with this text.
@@ -112,6 +113,7 @@ var arguments = []argument{
 	{"x-queue-mode", Classic, checkMode},
 	{"x-queue-version", Classic, checkVersion},
 	{"x-single-active-consumer", both, checkBool},
+	{"x-expire-anywhere", both, checkBool},
 	{"x-queue-type", both | stream, checkType},
 	{"x-quorum-initial-group-size", Quorum, checkPositive},
 	{"x-delivery-limit", both, checkInt},
@@ -202,6 +204,10 @@ func (s *Settings) apply(args table.Table) {
 	}
 	if v, ok := args.Get("x-single-active-consumer"); ok {
 		c.SingleActive, _ = v.AsBool()
+	}
+	if v, ok := args.Get("x-expire-anywhere"); ok {
+		c.ExpireAnywhere, _ = v.AsBool()
+		s.ownExpireAnywhere = true
 	}
 	if o := text("x-overflow"); o != nil {
 		c.Overflow = s.overflow(*o)

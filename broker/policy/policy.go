@@ -77,6 +77,7 @@ var settings = []setting{
 	{"cache-size", queues | Exchanges, false, between(1, dedup.MaxSize), "cache size"},
 	{"cache-ttl", queues | Exchanges, false, between(1, MaxTTL), "cache TTL"},
 	{"deduplication-by", queues | Exchanges, false, isName, "deduplication key"},
+	{"expire-anywhere", queues | Exchanges, false, isBool, "expire-anywhere value"},
 	{"queue-mode", ClassicQueues | Exchanges, false, among(modes), "queue-mode value"},
 	{"queue-version", ClassicQueues | Exchanges, true, oneOrTwo, "queue-version value"},
 	{"queue-master-locator", ClassicQueues | Exchanges, false, isString, "queue master locator"},
@@ -267,6 +268,9 @@ func (s Settings) With(definition table.Table) Settings {
 		c.DeliveryLimit = n // in place of the default
 	} else if c.DeliveryLimit != queue.None {
 		lower("delivery-limit", &c.DeliveryLimit)
+	}
+	if v, ok := definition.Get("expire-anywhere"); ok && !s.ownExpireAnywhere {
+		c.ExpireAnywhere, _ = v.AsBool()
 	}
 	if v, ok := definition.Get("overflow"); ok && !s.ownOverflow {
 		c.Overflow = s.overflow(v.Str)

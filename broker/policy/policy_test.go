@@ -197,6 +197,8 @@ func TestWith(t *testing.T) {
 		{"a classic queue's delivery limit", classic, args("delivery-limit", i64(3)), func(s *Settings) { s.Config.DeliveryLimit = 3 }},
 		{"a classic queue's smaller one", args("x-delivery-limit", i32(2)), args("delivery-limit", i64(3)), func(s *Settings) {}},
 		{"a classic queue's larger one", args("x-delivery-limit", i32(9)), args("delivery-limit", i64(3)), func(s *Settings) { s.Config.DeliveryLimit = 3 }},
+		{"expiry anywhere", classic, args("expire-anywhere", boolean(true)), func(s *Settings) { s.Config.ExpireAnywhere = true }},
+		{"an argument against expiry anywhere", args("x-expire-anywhere", boolean(false)), args("expire-anywhere", boolean(true)), func(s *Settings) {}},
 		{"a delivery limit above the default", quorum, args("delivery-limit", i64(50)), func(s *Settings) { s.Config.DeliveryLimit = 50 }},
 		{"a delivery limit below the argument", append(args("x-delivery-limit", i32(30)), quorum...), args("delivery-limit", i64(10)),
 			func(s *Settings) { s.Config.DeliveryLimit = 10 }},

@@ -3,6 +3,8 @@ package queue
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 
@@ -209,6 +211,86 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			}
 			if p.q.Len()+p.q.Unacked() != 0 {
 				t.Error(fmt.Sprint("left ", p.q.Len(), p.q.Unacked()))
+			}
+		})
+	}
+}
+
+// BenchmarkDelayed is the life of n persistent messages with a delay: published, paged out while there
+// are too many, due, dispatched, acked. It reports the memory of the queue for each and in all while
+// none is due, and the longest time that one call had the queue.
+func BenchmarkDelayed(b *testing.B) {
+	const month = 30 * 24 * 3600 * 1000
+	for _, bc := range []struct {
+		name  string
+		n     int
+		delay func(r *rand.Rand) int64
+	}{
+		{"same/1M", 1_000_000, func(*rand.Rand) int64 { return month }},
+		{"random/1M", 1_000_000, func(r *rand.Rand) int64 { return month + r.Int64N(month) }},
+		{"random/5M", 5_000_000, func(r *rand.Rand) int64 { return month + r.Int64N(month) }},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				r := rand.New(rand.NewPCG(1, 2))
+				heap := func() int64 {
+					var m runtime.MemStats
+					runtime.GC()
+					runtime.ReadMemStats(&m)
+					return int64(m.HeapAlloc)
+				}
+				empty := heap()
+				q := New(Plain)
+				var fx Effects
+				var paged []*message.Message
+				now, pos, worst := int64(1_700_000_000_000), uint64(1<<25), time.Duration(0)
+				timed := func(f func()) {
+					began := time.Now()
+					f()
+					worst = max(worst, time.Since(began))
+				}
+				b.StartTimer()
+				began := time.Now()
+				for i := range bc.n {
+					size := 200 + r.IntN(100)
+					m := message.New(message.Attributes{Expiration: -1, Delay: bc.delay(r)}, nil, nil, nil, size)
+					q.Publish(m, true, now+int64(i/100), &fx)
+					m.SetPosition(pos)
+					if pos += uint64(size + 80); i%burst != 0 {
+						continue
+					}
+					for more := q.Resident() > 8<<20; more; {
+						timed(func() { more = q.PageOut(4<<20, pos, 16<<10, &paged) })
+						for _, m := range paged {
+							m.Release()
+						}
+						paged = paged[:0]
+					}
+				}
+				published := time.Since(began)
+				b.StopTimer()
+				held := heap() - empty
+				b.ReportMetric(float64(held)/float64(bc.n), "B/msg")
+				b.ReportMetric(float64(held)/(1<<20), "MiB")
+				c := &Consumer{Receiver: always{}}
+				q.AddConsumer(c)
+				b.StartTimer()
+				began = time.Now()
+				for now += 3 * month; q.Delayed()+q.Len() > 0; {
+					timed(func() { q.Dispatch(now, pos, 128, &fx) })
+					for i := range fx.Deliver {
+						e := &fx.Deliver[i].Entry
+						q.Ack(c, e)
+						if e.Msg != nil {
+							e.Msg.Release()
+						}
+					}
+					fx.Reset()
+				}
+				b.ReportMetric(float64(published.Nanoseconds())/float64(bc.n), "ns/publish")
+				b.ReportMetric(float64(time.Since(began).Nanoseconds())/float64(bc.n), "ns/due")
+				b.ReportMetric(float64(worst.Microseconds())/1000, "longest-ms")
 			}
 		})
 	}

@@ -8,7 +8,7 @@ import (
 
 // check walks the whole queue and reports the first broken invariant.
 func (q *Queue) check() error {
-	n, bytes, resident, err := q.ready.check()
+	n, bytes, resident, err := q.ready.check(q.cfg.ExpireAnywhere, q.soonest)
 	switch {
 	case err != nil:
 		return err
@@ -40,7 +40,8 @@ func (q *Queue) check() error {
 	return q.consumers.check(q.unacked)
 }
 
-func (r *ready) check() (n int, bytes, resident int64, err error) {
+// check walks all that is ready. With anywhere no message expires before soonest.
+func (r *ready) check(anywhere bool, soonest int64) (n int, bytes, resident int64, err error) {
 	top := -1
 	for l, p := range r.each() {
 		var last uint64
@@ -49,6 +50,9 @@ func (r *ready) check() (n int, bytes, resident int64, err error) {
 			count++
 			bytes += int64(e.Size)
 			resident += e.cost()
+			if e.Expiry != 0 && anywhere && (soonest == 0 || e.Expiry < soonest) {
+				return 0, 0, 0, fmt.Errorf("a message expires at %d, the soonest at %d", e.Expiry, soonest)
+			}
 			if int(e.Priority) != p {
 				return 0, 0, 0, fmt.Errorf("priority %d in level %d", e.Priority, p)
 			}
@@ -177,8 +181,7 @@ func (f *fifo) each(yield func(*Entry) bool) {
 	for c := f.first; c != nil; c = c.next {
 		entries := c.entries
 		if c.packed != nil {
-			entries = make([]Entry, chunkEntries)
-			c.unpackTo(entries)
+			entries = c.unpackTo(make([]Entry, chunkEntries))
 		} else if c == f.last {
 			entries = entries[:f.to]
 		}
@@ -200,6 +203,11 @@ func (f *fifo) checkPaging(anyway bool) error {
 	for c := f.first; c != nil; c = c.next {
 		if (c.packed != nil) != (c.entries == nil) || c.packed != nil && (found && !anyway || c == f.first || c == f.last) {
 			return fmt.Errorf("a chunk is packed and must not be")
+		}
+		for _, e := range f.look(c, make([]Entry, chunkEntries)) {
+			if e.Expiry != 0 && (c.soonest == 0 || e.Expiry < c.soonest) {
+				return fmt.Errorf("a message expires at %d, the soonest of its chunk at %d", e.Expiry, c.soonest)
+			}
 		}
 		to := len(c.entries)
 		if c == f.last {

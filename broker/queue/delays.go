@@ -42,7 +42,7 @@ const (
 	// dueEntries is the most entries of a block.
 	dueEntries = 128
 	// pageDelays is how many messages one call pages out at most: each may be a block's work.
-	pageDelays = 1024
+	pageDelays = 256
 	// restoreBatch is how many restored entries are collected, 14 MiB, before they go into blocks.
 	restoreBatch = 1 << 18
 )

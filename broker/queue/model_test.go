@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -116,6 +117,33 @@ func (m *model) ripen(now int64) (dead []Dead) {
 	}
 }
 
+// soonest is the first expiry of messages that may go from anywhere, 0 for none.
+func (m *model) soonest() (at int64) {
+	if m.cfg.ExpireAnywhere && !m.transit {
+		for _, e := range m.ready {
+			at = earliest(at, e.Expiry)
+		}
+	}
+	return at
+}
+
+// expunge removes what has expired, wherever it is, in order of Seq.
+func (m *model) expunge(now int64) (dead []Dead) {
+	if !m.cfg.ExpireAnywhere {
+		return nil
+	}
+	m.ready = slices.DeleteFunc(m.ready, func(e Entry) bool {
+		if e.expired(now) {
+			dead = append(dead, Dead{e, Expired})
+		}
+		return e.expired(now)
+	})
+	slices.SortFunc(dead, bySeq)
+	return dead
+}
+
+func bySeq(a, b Dead) int { return cmp.Compare(a.Entry.Seq, b.Entry.Seq) }
+
 func (m *model) delayedBytes() (n int64) {
 	for _, e := range m.delayed {
 		n += int64(e.Size)
@@ -181,6 +209,8 @@ func testModel(t *testing.T) {
 			MaxPriority:   int(limit("max-priority", 3)),
 			SingleActive:  rapid.Bool().Draw(t, "single"),
 			DeliveryLimit: limit("delivery-limit", 3),
+
+			ExpireAnywhere: rapid.Bool().Draw(t, "anywhere"),
 		}
 		q := New(cfg)
 		m := &model{cfg: cfg, nextSeq: 1, fresh: map[uint64]bool{}}
@@ -518,15 +548,24 @@ func testModel(t *testing.T) {
 				dead := m.ripen(now)
 				if limit := sweep; !m.transit || len(m.ready) == 0 {
 					dead = append(append(dead, m.expire(now, &limit)...), m.trim(&limit)...)
+					if gone := m.expunge(now); len(out.Dead) == len(dead)+len(gone) {
+						slices.SortFunc(out.Dead[len(dead):], bySeq)
+						dead = append(dead, gone...)
+					}
 				}
 				wantDead(dead)
 			},
 			"reconfigure": func(t *rapid.T) {
 				m.cfg.MaxLength, m.cfg.MaxBytes, m.cfg.MessageTTL = limit("max-length", 12), limit("max-bytes", 60), limit("ttl", 20)
+				m.cfg.ExpireAnywhere = rapid.Bool().Draw(t, "anywhere")
 				q.Reconfigure(m.cfg, now, &out)
 				dead := m.ripen(now)
 				if limit := sweep; !m.transit || len(m.ready) == 0 {
 					dead = append(append(dead, m.expire(now, &limit)...), m.trim(&limit)...)
+					if gone := m.expunge(now); len(out.Dead) == len(dead)+len(gone) {
+						slices.SortFunc(out.Dead[len(dead):], bySeq)
+						dead = append(dead, gone...)
+					}
 				}
 				wantDead(dead)
 			},
@@ -567,7 +606,10 @@ func testModel(t *testing.T) {
 				if i := m.nextDelayed(); i >= 0 && (at == 0 || m.delayed[i].Due < at) {
 					at = m.delayed[i].Due
 				}
-				if q.NextExpiry() != at {
+				if anywhere := m.soonest(); anywhere != 0 && (at == 0 || anywhere < at) {
+					at = anywhere
+				}
+				if got := q.NextExpiry(); got != at && !(m.cfg.ExpireAnywhere && (at == 0 || got < at || got <= now)) {
 					t.Fatalf("next expiry %d, want %d", q.NextExpiry(), at)
 				}
 				got := fmt.Sprint(q.Delayed(), q.DelayedBytes(), q.Len(), q.Bytes(), q.Unacked(), q.UnackedBytes(), q.Consumers(), q.NextSeq(), len(out.Deliver))

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 )
 
@@ -12,9 +13,10 @@ import (
 //	uvarint  Seq of the first one
 //	uvarint  Pos of the first one
 //	uvarint  Due of the first one
-//	for each entry, the first one too:
-//	  byte     which of the fields below follow (bits 0 to 6); 0 stands for "as guessed"
-//	           and is followed by a uvarint, how many more entries are so too
+//	for each run of up to 256 entries that have the same fields:
+//	  byte     which fields follow for each (bits 0 to 6); without one it is as guessed
+//	  byte     number of entries - 1
+//	for each entry of the run:
 //	  varint   bit 0: Seq's distance from the one behind the entry before
 //	  varint   bit 1: Pos's distance from what was guessed
 //	  uvarint  bit 2: Size; without it as before
@@ -90,14 +92,7 @@ func appendDelayed(dst []byte, entries []Entry) []byte {
 	dst = binary.AppendUvarint(dst, p.seq+1)
 	dst = binary.AppendUvarint(dst, p.pos)
 	dst = binary.AppendUvarint(dst, uint64(p.due))
-	same := uint64(0) // entries since the last tag that are as guessed
-	flush := func() {
-		if same > 0 {
-			dst = append(dst, 0)
-			dst = binary.AppendUvarint(dst, same-1)
-			same = 0
-		}
-	}
+	run := -1 // where the run begins in dst
 	for i := range entries {
 		e := &entries[i]
 		pos, size, ttl, flags, lag := e.Position(), uint64(e.Size), e.ttl(), e.flags(), uint64(e.Lag)
@@ -124,36 +119,35 @@ func appendDelayed(dst []byte, entries []Entry) []byte {
 		if lag != guessLag {
 			tag |= dLag
 		}
-		if tag == 0 {
-			same++
+		if run >= 0 && dst[run] == tag && dst[run+1] < math.MaxUint8 {
+			dst[run+1]++
 		} else {
-			flush()
-			dst = append(dst, tag)
-			if tag&dSeq != 0 {
-				dst = binary.AppendVarint(dst, int64(e.Seq-p.seq-1))
-			}
-			if tag&dPos != 0 {
-				dst = binary.AppendVarint(dst, int64(pos-guess))
-			}
-			if tag&dSize != 0 {
-				dst = binary.AppendUvarint(dst, size)
-			}
-			if tag&dDue != 0 {
-				dst = binary.AppendVarint(dst, e.Due-p.due)
-			}
-			if tag&dTTL != 0 {
-				dst = binary.AppendUvarint(dst, ttl)
-			}
-			if tag&dFlags != 0 {
-				dst = binary.AppendUvarint(dst, flags)
-			}
-			if tag&dLag != 0 {
-				dst = binary.AppendUvarint(dst, lag)
-			}
+			run = len(dst)
+			dst = append(dst, tag, 0)
+		}
+		if tag&dSeq != 0 {
+			dst = binary.AppendVarint(dst, int64(e.Seq-p.seq-1))
+		}
+		if tag&dPos != 0 {
+			dst = binary.AppendVarint(dst, int64(pos-guess))
+		}
+		if tag&dSize != 0 {
+			dst = binary.AppendUvarint(dst, size)
+		}
+		if tag&dDue != 0 {
+			dst = binary.AppendVarint(dst, e.Due-p.due)
+		}
+		if tag&dTTL != 0 {
+			dst = binary.AppendUvarint(dst, ttl)
+		}
+		if tag&dFlags != 0 {
+			dst = binary.AppendUvarint(dst, flags)
+		}
+		if tag&dLag != 0 {
+			dst = binary.AppendUvarint(dst, lag)
 		}
 		p.step(i == 0, e.Seq, pos, size, e.Due, ttl, flags, lag)
 	}
-	flush()
 	return dst
 }
 
@@ -164,17 +158,15 @@ func decodeDelayed(dst []Entry, src []byte, r *reader, n uint64) (entries []Entr
 		return dst, src, ErrBlock
 	}
 	p := newDelayedPacker(first, at, int64(due0))
-	same := uint64(0)
+	delayed := false                // as one of them is, at least
+	tag, left := byte(0), uint64(0) // of the run
 	for i := range n {
-		seq, size, due, ttl, flags := p.seq+1, p.size, p.due, p.ttl, p.flags
-		var tag byte
-		if same > 0 {
-			same--
-		} else if tag = r.byte(); tag == 0 {
-			if same = r.uvarint(); same > n-i-1 {
-				r.bad = true
-			}
+		if left == 0 {
+			tag, left = r.byte(), uint64(r.byte())+1
+			r.bad = r.bad || tag > dAll || left > n-i
 		}
+		left--
+		seq, size, due, ttl, flags := p.seq+1, p.size, p.due, p.ttl, p.flags
 		if tag&dSeq != 0 {
 			seq += uint64(r.varint())
 		}
@@ -197,7 +189,7 @@ func decodeDelayed(dst []Entry, src []byte, r *reader, n uint64) (entries []Entr
 		if tag&dLag != 0 {
 			lag = r.uvarint()
 		}
-		if r.bad || tag > dAll || bits.Len64(size) > 32 || bits.Len64(flags) > 25 || bits.Len64(lag) > 32 {
+		if r.bad || bits.Len64(size) > 32 || bits.Len64(flags) > 25 || bits.Len64(lag) > 32 {
 			return dst, src, ErrBlock
 		}
 		e := Entry{
@@ -207,8 +199,12 @@ func decodeDelayed(dst []Entry, src []byte, r *reader, n uint64) (entries []Entr
 		if ttl != 0 {
 			e.Expiry = due + int64(ttl-1)
 		}
+		delayed = delayed || due != 0
 		dst = append(dst, e)
 		p.step(i == 0, seq, pos, size, due, ttl, flags, lag)
+	}
+	if !delayed {
+		return dst, src, ErrBlock
 	}
 	return dst, r.src, nil
 }

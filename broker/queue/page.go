@@ -78,9 +78,7 @@ func (f *fifo) pageOut(keep int64, committed uint64, limit int, out *[]*message.
 		case cur.at == len(c.entries):
 			cur.chunk, cur.at = c.next, 0
 			if c != f.first {
-				f.memory -= c.memory()
-				c.pack()
-				f.memory += c.memory()
+				f.pack(c)
 			}
 			continue
 		}
@@ -116,8 +114,8 @@ func (f *fifo) passes(front *Entry) {
 const packBytes = 48
 
 // pack packs c if every entry of it is paged out.
-func (c *chunk) pack() {
-	if len(c.entries) != chunkEntries {
+func (f *fifo) pack(c *chunk) {
+	if cap(c.entries) != chunkEntries || len(c.entries) == 0 {
 		return
 	}
 	for i := range c.entries {
@@ -125,27 +123,37 @@ func (c *chunk) pack() {
 			return
 		}
 	}
-	c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), c.entries))
+	entries := c.entries
+	f.repack(c, entries)
+	chunks.Put(&chunk{entries: entries[:chunkEntries]})
+}
+
+// repack makes entries, without messages, what c holds, as a block.
+func (f *fifo) repack(c *chunk, entries []Entry) {
+	f.memory -= c.memory()
+	c.packed = AppendBlock(make([]byte, 0, packBytes), entries)
 	if cap(c.packed) > len(c.packed)+16 {
 		c.packed = slices.Clone(c.packed)
 	}
-	chunks.Put(&chunk{entries: c.entries})
 	c.entries = nil
+	f.memory += c.memory()
 }
 
 // unpack undoes pack.
-func (c *chunk) unpack() {
+func (f *fifo) unpack(c *chunk) {
 	if c.packed == nil {
 		return
 	}
-	c.entries = chunks.Get().(*chunk).entries
-	c.unpackTo(c.entries)
+	f.memory -= c.memory()
+	c.entries = c.unpackTo(chunks.Get().(*chunk).entries)
 	c.packed, c.again = nil, false
+	f.memory += c.memory()
 }
 
-func (c *chunk) unpackTo(to []Entry) {
+// unpackTo unpacks c into to, which has room for chunkEntries.
+func (c *chunk) unpackTo(to []Entry) []Entry {
 	entries, _, err := DecodeBlock(to[:0], c.packed)
-	if err != nil || len(entries) != chunkEntries {
+	if err != nil || len(entries) > chunkEntries {
 		panic("BUG: queue: a packed chunk cannot be unpacked")
 	}
 	if c.again {
@@ -153,6 +161,7 @@ func (c *chunk) unpackTo(to []Entry) {
 			entries[i].Redelivered = true
 		}
 	}
+	return entries
 }
 
 // Backlog is what Purge and Close took off a queue, to be settled and released by the owner in
@@ -260,9 +269,7 @@ func (f *fifo) find(moves []Move, relocate bool) {
 			}
 		}
 		if changed && c.packed != nil {
-			f.memory -= c.memory()
-			c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), entries))
-			f.memory += c.memory()
+			f.repack(c, entries)
 		}
 	}
 }
@@ -291,7 +298,7 @@ func (f *fifo) findRipe(moves []Move, relocate bool) {
 			changed = Match(moves, &entries[i], relocate) && relocate || changed
 		}
 		if changed && c.packed != nil {
-			c.packed = slices.Clip(AppendBlock(make([]byte, 0, packBytes), entries))
+			f.repack(c, entries)
 		}
 	}
 }
@@ -299,8 +306,7 @@ func (f *fifo) findRipe(moves []Move, relocate bool) {
 // look gives the entries of chunk c, which are unpacked into scratch if need be.
 func (f *fifo) look(c *chunk, scratch []Entry) []Entry {
 	if c.packed != nil {
-		c.unpackTo(scratch)
-		return scratch
+		return c.unpackTo(scratch)
 	}
 	from, to := 0, len(c.entries)
 	if c == f.first {

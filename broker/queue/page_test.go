@@ -317,6 +317,8 @@ func TestBlocks(t *testing.T) {
 
 func FuzzDecodeBlock(f *testing.F) {
 	f.Add(AppendBlock(nil, []Entry{{Seq: 1, Pos: 8, Size: 3}, {Seq: 2, Pos: 88, Size: 3}, {Seq: 9, Pos: 100, Expiry: 7, Priority: 3}}))
+	f.Add(AppendBlock(nil, []Entry{{Seq: 9, Pos: 8, Size: 3, Due: 5}, {Seq: 2, Pos: 88, Size: 3, Due: 6, Expiry: 9}, {Seq: 1, Pos: 100, Priority: 3}}))
+	f.Add(AppendBlock(nil, []Entry{{Seq: 9, Pos: 8, Due: 5, Lag: 7}, {Seq: 2, Pos: 16, Due: 6, Lag: 15}, {Seq: 3, Pos: 24, Due: 6, Lag: 1, Redelivered: true}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		entries, _, err := DecodeBlock(nil, b)
 		if err != nil {

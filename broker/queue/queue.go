@@ -65,14 +65,16 @@ const None = -1
 
 // Config is what x-arguments and policies make of a queue.
 type Config struct {
-	MessageTTL    int64 // ms, None: messages do not expire
-	Expires       int64 // ms of disuse until the queue is deleted, None: never; the owner acts on it
-	MaxLength     int64 // ready messages, None: no limit
-	MaxBytes      int64 // body bytes of ready messages, None: no limit
-	Overflow      Overflow
-	MaxPriority   int   // highest priority up to 255, None: a plain queue
-	SingleActive  bool  // x-single-active-consumer
-	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit
+	MessageTTL   int64 // ms, None: messages do not expire
+	Expires      int64 // ms of disuse until the queue is deleted, None: never; the owner acts on it
+	MaxLength    int64 // ready messages, None: no limit
+	MaxBytes     int64 // body bytes of ready messages, None: no limit
+	Overflow     Overflow
+	MaxPriority  int  // highest priority up to 255, None: a plain queue
+	SingleActive bool // x-single-active-consumer
+	// ExpireAnywhere lets messages expire behind others that stay (x-expire-anywhere).
+	ExpireAnywhere bool
+	DeliveryLimit  int64 // redeliveries until a message is dead-lettered, None: no limit
 }
 
 // Plain is the Config of a queue without arguments.
@@ -202,6 +204,9 @@ type Queue struct {
 	// nothing was before it that was not in transit too. Meaningless while ready is empty.
 	transit bool
 	delays  *delays // nil while there never was one
+	// soonest bounds the expiry of every ready message from below, 0 for none, while ExpireAnywhere;
+	// before resume nobody looks for those that have expired.
+	soonest, resume int64
 
 	unacked      int
 	unackedBytes int64
@@ -286,6 +291,7 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 	}
 	q.transit = transit
 	q.ready.push(&e)
+	q.noteExpiry(&e)
 	if !transit {
 		q.trim(sweep, out)
 	}
@@ -319,6 +325,7 @@ func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
 		q.nextSeq++
 		q.transit = q.arrives()
 		q.ready.ripen(&e)
+		q.noteExpiry(&e)
 		if !q.transit {
 			q.trim(sweep, out)
 		}
@@ -411,6 +418,7 @@ func (q *Queue) Restore(e Entry) {
 	}
 	q.transit = false
 	q.ready.restore(&e)
+	q.noteExpiry(&e)
 	q.checkNow()
 }
 
@@ -434,6 +442,7 @@ func (q *Queue) RestoreBlock(block []byte, first, last uint64, bytes int64) bool
 		return false
 	}
 	q.ready.restoreBlock(block, first, bytes)
+	q.soonest = 1
 	q.nextSeq = max(q.nextSeq, last+1)
 	q.transit = false
 	return true
@@ -591,10 +600,12 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
 		default:
 			q.ready.requeue(&e)
+			q.noteExpiry(&e)
 		}
 	default:
 		q.transit = false
 		q.ready.requeue(&e)
+		q.noteExpiry(&e)
 		q.trim(sweep, out)
 	}
 	q.checkNow()
@@ -620,7 +631,8 @@ func (q *Queue) expire(now int64, limit int, out *Effects) (expired int) {
 
 // Expire makes ready the delayed messages that are due, then removes the heads that have expired and
 // those over the limits: 1,024 at most of each, then NextExpiry says that more are due. A message
-// behind one that has not expired stays, expired or not.
+// behind one that has not expired stays, expired or not, unless ExpireAnywhere says that it goes, too:
+// then at most 1,024 of those go.
 func (q *Queue) Expire(now int64, out *Effects) {
 	if q.delays != nil {
 		q.ripen(now, sweep, out)
@@ -628,18 +640,19 @@ func (q *Queue) Expire(now int64, out *Effects) {
 	if !q.transit {
 		n := q.expire(now, sweep, out)
 		q.trim(sweep-n, out)
+		q.expunge(now, sweep, out)
 	}
 	q.checkNow()
 }
 
-// NextExpiry is the Unix ms at which Expire should be called next: the expiry of the head or the
-// first due time, either of which may have passed; 1 when the queue is over its limits; 0 when there
+// NextExpiry is the Unix ms at which Expire should be called next: the expiry of the head, or about that
+// of any message that may go, or the first due time, which all may have passed; 1 when the queue is over its limits; 0 when there
 // is nothing to wait for. Any call can change it. One timer per queue is enough.
 func (q *Queue) NextExpiry() int64 {
 	at := q.headExpiry()
 	if q.delays != nil {
-		if e := q.delays.next(); e != nil && (at == 0 || e.Due < at) {
-			at = e.Due
+		if e := q.delays.next(); e != nil {
+			return earliest(at, e.Due)
 		}
 	}
 	return at
@@ -652,7 +665,7 @@ func (q *Queue) headExpiry() int64 {
 	case q.over():
 		return 1
 	}
-	return q.ready.head().Expiry
+	return earliest(q.ready.head().Expiry, q.nextExpunge())
 }
 
 // Reconfigure applies new limits (a policy changed): at once to what is ready, 1,024 messages at
@@ -660,6 +673,9 @@ func (q *Queue) headExpiry() int64 {
 // MaxPriority and SingleActive are fixed at New and keep their value.
 func (q *Queue) Reconfigure(cfg Config, now int64, out *Effects) {
 	cfg.MaxPriority, cfg.SingleActive = q.cfg.MaxPriority, q.cfg.SingleActive
+	if cfg.ExpireAnywhere && !q.cfg.ExpireAnywhere {
+		q.soonest, q.resume = 1, 0 // nobody kept it
+	}
 	q.configure(cfg)
 	q.Expire(now, out)
 }

@@ -41,9 +41,15 @@ func (r *ready) pop() {
 	r.n--
 	r.bytes -= int64(e.Size)
 	r.resident -= e.cost()
-	l.pop()
-	if r.levels != nil && l.empty() {
-		r.used[r.top/64] &^= 1 << (r.top % 64)
+	if l.pop(); r.levels != nil && l.empty() {
+		r.leave(r.top)
+	}
+}
+
+// leave notes that a level is empty.
+func (r *ready) leave(p int) {
+	r.used[p/64] &^= 1 << (p % 64)
+	if r.levels != nil && p == r.top {
 		r.findTop()
 	}
 }
@@ -78,7 +84,7 @@ func (r *ready) restoreBlock(block []byte, first uint64, bytes int64) {
 	if f.last.packed == nil {
 		f.last.entries = f.last.entries[:f.to]
 	}
-	c := &chunk{packed: block, again: true}
+	c := &chunk{packed: block, again: true, soonest: 1} // until somebody looks
 	f.last.next = c
 	f.last, f.to = c, 0
 	f.memory += c.memory()
@@ -198,6 +204,7 @@ type chunk struct {
 	packed  []byte  // a block; neither the first chunk's nor the last one's
 	// from and to bound the due times of entries that were delayed (see append).
 	from, to int64
+	soonest  int64 // no entry expires earlier, 0: none does (see expunge.go)
 }
 
 // memory is how many bytes it takes.
@@ -218,6 +225,9 @@ func (f *fifo) push(e *Entry) {
 	}
 	f.last.entries[f.to] = *e
 	f.to++
+	if e.Expiry != 0 && (f.last.soonest == 0 || e.Expiry < f.last.soonest) {
+		f.last.soonest = e.Expiry
+	}
 }
 
 // append is push for messages that were delayed. A chunk of those that come from the journal alone is
@@ -232,7 +242,7 @@ func (f *fifo) append(e *Entry) {
 	}
 	c.from, c.to = e.Due, e.Due
 	if before != nil && before != f.first && before != f.paging.chunk {
-		before.pack()
+		f.pack(before)
 	}
 }
 
@@ -267,16 +277,14 @@ func (f *fifo) pop() {
 		}
 	} else if f.from == len(c.entries) {
 		f.first, f.from = c.next, 0
-		f.memory -= f.first.memory()
-		f.first.unpack()
-		f.memory += f.first.memory()
+		f.unpack(f.first)
 		f.free(c)
 	}
 }
 
 // free takes an empty chunk out of use.
 func (f *fifo) free(c *chunk) {
-	c.next, c.entries = nil, c.entries[:cap(c.entries)]
+	c.next, c.entries, c.soonest = nil, c.entries[:cap(c.entries)], 0
 	f.memory -= c.memory()
 	if len(c.entries) == smallChunkEntries {
 		f.small = c
@@ -313,25 +321,12 @@ func (h *heap) push(e *Entry) {
 func (h *heap) pop() {
 	s := *h
 	n := len(s) - 1
-	e := &s[n]
-	i := 0
-	for {
-		down := 2*i + 1
-		if down >= n {
-			break
-		}
-		if down+1 < n && s[down+1].rank() < s[down].rank() {
-			down++
-		}
-		if e.rank() < s[down].rank() {
-			break
-		}
-		s[i] = s[down]
-		i = down
-	}
-	s[i] = *e
+	e := s[n]
 	s[n].Msg = nil
 	s = s[:n]
+	if n > 0 {
+		s.down(0, &e)
+	}
 	switch {
 	case cap(s) <= heapKeep:
 	case n == 0:
@@ -340,4 +335,31 @@ func (h *heap) pop() {
 		s = append(make(heap, 0, cap(s)/2), s...)
 	}
 	*h = s
+}
+
+// down puts e at i or below, where what is there makes room.
+func (h heap) down(i int, e *Entry) {
+	for {
+		down := 2*i + 1
+		if down >= len(h) {
+			break
+		}
+		if down+1 < len(h) && h[down+1].rank() < h[down].rank() {
+			down++
+		}
+		if e.rank() < h[down].rank() {
+			break
+		}
+		h[i] = h[down]
+		i = down
+	}
+	h[i] = *e
+}
+
+// init makes a heap of entries in any order.
+func (h heap) init() {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		e := h[i]
+		h.down(i, &e)
+	}
 }

@@ -60,6 +60,9 @@ const (
 	// maxContent is the largest body that content headers may announce at all.
 	maxContent = 512 << 20
 
+	// sessionMemory is about what a session with a channel takes, in bytes; see broker.ConnInfo.
+	sessionMemory = 2600
+
 	// preTuneFrameMax bounds what a peer that has not logged in makes us keep. RabbitMQ accepts
 	// 4096; client properties of some frameworks come close to it.
 	preTuneFrameMax = 64 << 10
@@ -170,6 +173,7 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 		Name:     o.RemoteAddr().String() + " -> " + o.LocalAddr().String(),
 		Remote:   o.RemoteAddr(),
 		Local:    o.LocalAddr(),
+		Memory:   sessionMemory,
 	}
 	if o, ok := o.(session.Counting); ok {
 		s.info.Octets = func() (n broker.Octets) {

@@ -142,11 +142,13 @@ func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 	if err != nil {
 		panic("BUG: amqp: properties that were scanned do not decode: " + err.Error())
 	}
+	if delayed {
+		if l.attr.Delay, p.Headers = broker.Delay(p.Headers); l.attr.Delay == 0 && token == "" && !bcc {
+			return props, true
+		}
+	}
 	if bcc {
 		p.Headers = broker.WithoutBCC(p.Headers)
-	}
-	if delayed {
-		l.attr.Delay, p.Headers = broker.Delay(p.Headers)
 	}
 	if token != "" {
 		p.ReplyTo = token

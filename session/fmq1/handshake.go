@@ -60,7 +60,7 @@ func (s *Session) hello(f wire.Frame) {
 	s.user, s.vhost = clip(m.Auth.User), clip(m.VHost) // who is refused is named, too
 	info := &broker.ConnInfo{
 		Protocol: "FMQ1", Name: name(s.o), VHost: m.VHost, Remote: s.o.RemoteAddr(), Local: s.o.LocalAddr(), Properties: client,
-		AlarmsAtOnce: true, Paused: s.isPaused,
+		AlarmsAtOnce: true, Memory: sessionMemory, Paused: s.isPaused,
 	}
 	info.Mechanism, info.FrameMax, info.ChannelMax = "PLAIN", s.opt.MaxFrame, 1
 	info.Heartbeat = uint16(min(negotiate(m.Heartbeat, s.opt.Heartbeat), 1<<16-1))

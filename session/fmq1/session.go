@@ -54,6 +54,8 @@ const (
 	byReference = 4096
 	// keptScratch is how large a scratch buffer an idle connection may keep.
 	keptScratch = 4096
+	// sessionMemory is about what a session takes, in bytes; see broker.ConnInfo.
+	sessionMemory = 300
 	// largeFrame is from which size, in bytes, a frame is a publish.
 	largeFrame = 64 << 10
 )

@@ -21,21 +21,28 @@ func TestPika(t *testing.T)    { pytest(t, "python") }
 func TestAioPika(t *testing.T) { pytest(t, "aiopika") }
 func TestCelery(t *testing.T)  { pytest(t, "celery") }
 
+// beside lets suites run beside each other, unless AMQP_URL gives them all the same broker.
+func beside(t *testing.T) {
+	if os.Getenv("AMQP_URL") == "" {
+		t.Parallel()
+	}
+}
+
 func pytest(t *testing.T, folder string) {
-	t.Parallel()
+	beside(t)
 	report := filepath.Join(t.TempDir(), "report.xml")
 	out, err := suite(t, folder, python(t), "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-o", "junit_family=xunit1", "--junitxml="+report)
 	results(t, readJUnit(t, report), out, err)
 }
 
 func TestAmqplib(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	out, err := suite(t, "node", node(t, "test", "compat", "node"), "--test", "--test-reporter=tap")
 	results(t, tapResults(out), out, err)
 }
 
 func TestJava(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	brokertest.Need(t, ".cache", "java", ".installed")
 	reports := t.TempDir()
 	out, err := suite(t, "java", program(t, "mvn"), "-q", "-B", "-Dreports="+reports, "test")
@@ -47,7 +54,7 @@ func TestJava(t *testing.T) {
 }
 
 func TestLapin(t *testing.T) {
-	t.Parallel()
+	beside(t)
 	brokertest.Need(t, ".cache", "cargo", ".installed")
 	out, err := suite(t, "lapin", program(t, "cargo"), "test", "--quiet", "--locked", "--offline", "--no-fail-fast",
 		"--target-dir", filepath.Join(brokertest.Root(), ".cache", "cargo"), "--", "--format=pretty")

@@ -103,14 +103,18 @@ func shrink(b *brokers, sc *script, r *result, w int) (*script, *result) {
 }
 
 // generator makes a script up. It keeps to what RabbitMQ answers the same each time: a queue has at
-// most one consumer, on a channel of its own, which has a limit for the channel or a consumer without
-// acks but not both; dead letters go from a queue to the next one only; no queue is lazy; messages do
-// not expire in a queue with priorities.
+// most two consumers, each on a channel of its own; one that is alone has a limit for the channel or takes
+// without acks but not both, and of two none has a limit, because a consumer that has room again is next in
+// turn there and last in turn here; dead letters go from a queue to the next one only; no queue is lazy;
+// messages do not expire in a queue with priorities; a transaction has no priorities, because what is
+// committed together goes out by priority here, and one by one there.
 type generator struct {
 	*rand.Rand
 	lines     []string
 	declare   [queues]string // how each queue is declared
 	consuming [queues]bool
+	limited   [queues]bool // its channel has a prefetch
+	second    [queues]bool // another consumer, on a connection of its own
 	policies  [queues]bool // there is one for the queue
 	bodies    int
 	timed     bool // messages expire after a while; then no queue has priorities
@@ -279,7 +283,7 @@ func (g *generator) publish(channel string) {
 	if g.chance(2) {
 		props = append(props, "delivery-mode="+g.one("1", "2"))
 	}
-	if g.chance(2) {
+	if g.chance(2) && channel != "b 2" {
 		props = append(props, fmt.Sprintf("priority=%d", g.IntN(12)))
 	}
 	if g.chance(6) {
@@ -313,8 +317,9 @@ func (g *generator) expiration() string {
 
 func (g *generator) step() {
 	i := g.IntN(queues)
-	own := fmt.Sprintf("a %d", i+1)           // the channel of this queue's consumer
-	any := g.one(own, own, own, "b 3", "b 3") // where something may be unacked
+	own := fmt.Sprintf("a %d", i+1)                  // the channel of this queue's consumer
+	other := fmt.Sprintf("d %d", i+1)                // and that of its second one
+	any := g.one(own, own, own, other, "b 3", "b 3") // where something may be unacked
 	tag := g.one("$0", "$0", "$-1", "$1")
 	switch g.IntN(30) {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
@@ -327,8 +332,11 @@ func (g *generator) step() {
 				noAck = " no-ack"
 			}
 			g.add(`%s basic.consume queue="q%d" consumer-tag="t%d"%s`, own, i, i, noAck)
+		} else if !g.second[i] && !g.limited[i] {
+			g.second[i] = true
+			g.add(`%s basic.consume queue="q%d" consumer-tag="u%d"%s`, other, i, i, g.one("", "", " no-ack"))
 		} else {
-			g.add("%s basic.ack delivery-tag=%s", own, tag)
+			g.add("%s basic.ack delivery-tag=%s", g.one(own, other), tag)
 		}
 	case 11, 12:
 		g.add(`b 3 basic.get queue="q%d"%s`, i, g.one("", "", " no-ack"))
@@ -339,16 +347,28 @@ func (g *generator) step() {
 	case 18, 19:
 		g.add("%s basic.reject delivery-tag=%s%s", any, tag, g.one("", " requeue"))
 	case 20:
+		if g.second[i] {
+			return
+		}
+		g.limited[i] = true
 		g.add("%s basic.qos prefetch-count=%d%s", own, g.IntN(4), [2]string{g.one("", " global")}[i%2])
 	case 21:
 		g.add("%s basic.recover requeue", any)
 	case 22:
+		if g.second[i] && g.chance(2) {
+			g.add(`%s basic.cancel consumer-tag="u%d"`, other, i)
+			g.second[i] = false
+			return
+		}
 		g.add(`%s basic.cancel consumer-tag="t%d"`, own, i)
 		g.consuming[i] = false
 	case 23:
 		g.add("%s channel.close reply-code=200", any)
-		if any == own {
-			g.consuming[i] = false
+		switch any {
+		case own:
+			g.consuming[i], g.limited[i] = false, false
+		case other:
+			g.second[i] = false
 		}
 	case 24:
 		g.add("b 2 tx.%s", g.one("commit", "commit", "rollback", "select"))
@@ -364,8 +384,9 @@ func (g *generator) step() {
 			g.add(`c 1 queue.delete queue="q%d"%s`, i, g.one("", " if-empty", " if-unused"))
 			// RabbitMQ may take a consumer of the new queue for one of the old.
 			g.add("%s channel.close reply-code=200", own)
+			g.add("%s channel.close reply-code=200", other)
 			g.redeclare(g.declare[i])
-			g.consuming[i] = false
+			g.consuming[i], g.second[i], g.limited[i] = false, false, false
 		case 2:
 			g.redeclare(g.queue(i)) // most likely inequivalent
 		case 3:

@@ -142,7 +142,7 @@ func drill(t *testing.T, publish func(*load, context.Context, int) error, alarm 
 		}
 	}
 	t.Logf("%d messages of %d bytes, at most %d MiB resident of %d", l.total, bodySize, peak()>>20, memoryLimit>>20)
-	if most := int64(memoryLimit + memoryLimit/10); peak() > most {
+	if most := int64(memoryLimit + memoryLimit/20); peak() > most {
 		t.Errorf("%d bytes resident, want %d at most", peak(), most)
 	}
 }

@@ -8,7 +8,9 @@ import amqp from "amqplib";
 
 const URL_ = process.env.AMQP_URL ?? "amqp://guest:guest@localhost:5672";
 const VHOST = decodeURIComponent(new URL(URL_).pathname.slice(1)) || "/";
+const CONTROL = process.env.BROKER_CONTROL;
 const options = { timeout: 30_000 };
+const controlled = { ...options, skip: CONTROL ? false : "nothing here restarts the broker or raises its alarm" };
 
 let conn;
 let ch; // with confirms
@@ -39,6 +41,17 @@ beforeEach(async () => {
 afterEach(async () => {
   await Promise.all(opened.map((c) => c.close().catch(() => {}))); // some tests end theirs
 });
+
+// control restarts the broker, or raises or clears its alarm, and resolves when that is done.
+async function control(what) {
+  const answer = await fetch(`${CONTROL}/${what}`, { method: "POST" });
+  assert.ok(answer.ok, await answer.text());
+}
+
+// eventually polls a condition of the broker until it holds; the test's own limit ends it.
+async function eventually(condition) {
+  while (!(await condition())) await new Promise((resolve) => setTimeout(resolve, 10));
+}
 
 const unique = (name) => `${name}-${randomUUID().slice(0, 8)}`;
 
@@ -367,4 +380,133 @@ test("a delivery limit ends a message that always comes back", async (t) => {
     ch.nack(msg);
   }
   assert.deepEqual(counts, [undefined, 1]);
+});
+
+test("what is reserved is 403, and so is an exclusive consumer's queue", options, async () => {
+  assert.deepEqual(await refused((c) => c.assertQueue("amq.mine")), {
+    code: 403,
+    text: "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'",
+  });
+  const queue = await exclusiveQueue();
+  await ch.consume(queue, () => {}, { exclusive: true });
+  assert.deepEqual(await refused((c) => c.consume(queue, () => {})), {
+    code: 403,
+    text: `ACCESS_REFUSED - queue '${queue}' in vhost '${VHOST}' in exclusive use`,
+  });
+});
+
+test("a consumer tag used twice is 530 and ends the connection", options, async () => {
+  const c = await connect();
+  const closed = new Promise((resolve) => c.on("error", resolve));
+  const own = await channel(c);
+  const queue = await exclusiveQueue(own);
+  await own.consume(queue, () => {}, { consumerTag: "tag" });
+  await assert.rejects(own.consume(queue, () => {}, { consumerTag: "tag" }));
+  const err = await closed;
+  assert.equal(err.code, 530);
+  assert.match(err.message, /NOT_ALLOWED - attempt to reuse consumer tag 'tag'/);
+});
+
+test("expired messages are dead-lettered", options, async () => {
+  const dead = await exclusiveQueue();
+  const short = await exclusiveQueue(ch, { "x-message-ttl": 20, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead });
+  await publish("", short, "expired by its queue");
+  await eventually(async () => (await ready(dead)) === 1);
+  const { headers } = (await ch.get(dead, { noAck: true })).properties;
+  assert.deepEqual([headers["x-death"][0].reason, headers["x-death"][0].queue, headers["x-death"][0].count, headers["x-first-death-queue"]], ["expired", short, 1, short]);
+  const queue = await exclusiveQueue();
+  await publish("", queue, "expired by itself", { expiration: "20" });
+  await eventually(async () => (await ready(queue)) === 0);
+});
+
+test("a full queue drops its head", options, async () => {
+  const queue = await exclusiveQueue(ch, { "x-max-length": 2 });
+  for (const body of ["1", "2", "3", "4"]) await publish("", queue, body);
+  assert.deepEqual([String((await ch.get(queue)).content), String((await ch.get(queue)).content), await ch.get(queue)], ["3", "4", false]);
+});
+
+test("higher priorities come first", options, async () => {
+  const queue = await exclusiveQueue(ch, { "x-max-priority": 10 });
+  for (const priority of [1, 9, 5]) await publish("", queue, String(priority), { priority });
+  const got = [];
+  for (let n = 0; n < 3; n++) got.push(String((await ch.get(queue)).content));
+  assert.deepEqual(got, ["9", "5", "1"]);
+});
+
+test("one active consumer at a time, and consumers by their priority", options, async () => {
+  const queue = await exclusiveQueue(ch, { "x-single-active-consumer": true });
+  const first = await channel();
+  const taken = collect(first, queue, 2);
+  await first.checkQueue(queue); // the first consumer is there
+  const again = collect(await channel(), queue, 1);
+  await publish("", queue, "1");
+  await publish("", queue, "2");
+  const [one] = await taken;
+  first.ack(one);
+  await first.close();
+  const [msg] = await again;
+  assert.deepEqual([String(msg.content), msg.fields.redelivered], ["2", true]);
+
+  const shared = await exclusiveQueue();
+  const [low, high] = [await channel(), await channel()];
+  await low.consume(shared, () => assert.fail("delivered to the lower priority"), { priority: -1, noAck: true });
+  const got = collect(high, shared, 5, { priority: 5, noAck: true });
+  await high.checkQueue(shared);
+  await Promise.all([1, 2, 3, 4, 5].map((n) => publish("", shared, String(n))));
+  assert.equal((await got).length, 5);
+});
+
+test("direct reply-to answers without a queue", options, async () => {
+  const queue = await exclusiveQueue();
+  const answer = collect(ch, "amq.rabbitmq.reply-to", 1, { noAck: true });
+  await ch.checkQueue(queue);
+  await publish("", queue, "7", { replyTo: "amq.rabbitmq.reply-to", correlationId: "c" });
+  const request = await ch.get(queue, { noAck: true });
+  assert.match(request.properties.replyTo, /^amq\.rabbitmq\.reply-to\./);
+  const server = await channel(await connect());
+  server.sendToQueue(request.properties.replyTo, Buffer.from("49"), { correlationId: request.properties.correlationId });
+  const [msg] = await answer;
+  assert.deepEqual([String(msg.content), msg.properties.correlationId], ["49", "c"]);
+});
+
+test("many channels work side by side", options, async () => {
+  const queue = await exclusiveQueue();
+  const channels = await Promise.all(Array.from({ length: 200 }, () => conn.createConfirmChannel()));
+  for (const c of channels) c.sendToQueue(queue, Buffer.from("m"));
+  await Promise.all(channels.map((c) => c.waitForConfirms()));
+  assert.equal(await ready(queue), 200);
+  await Promise.all(channels.map((c) => c.close()));
+});
+
+test("a publisher is told of an alarm", controlled, async () => {
+  const told = [];
+  conn.on("blocked", (reason) => told.push(reason));
+  conn.on("unblocked", () => told.push("unblocked"));
+  const queue = await exclusiveQueue();
+  await publish("", queue);
+  await control("alarm");
+  const waiting = publish("", queue);
+  try {
+    await eventually(() => told.length === 1);
+    assert.match(told[0], /^low on /);
+  } finally {
+    await control("clear");
+  }
+  await waiting;
+  await eventually(() => told.length === 2);
+  assert.equal(told[1], "unblocked");
+  assert.equal(await ready(queue), 2);
+});
+
+test("a restart is 320, and what was confirmed is there on a new connection", controlled, async () => {
+  const closed = new Promise((resolve) => conn.on("close", resolve));
+  const queue = unique("durable");
+  await ch.assertQueue(queue, { durable: true });
+  for (let n = 0; n < 10; n++) await publish("", queue, String(n), { persistent: true });
+  await control("restart");
+  const reason = await closed;
+  assert.match(String(reason?.message), /320|CONNECTION_FORCED|CONNECTION-FORCED/);
+  const c = await channel(await connect());
+  for (let n = 0; n < 10; n++) assert.equal(String((await c.get(queue, { noAck: true })).content), String(n));
+  assert.equal((await c.deleteQueue(queue)).messageCount, 0);
 });

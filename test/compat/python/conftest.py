@@ -4,6 +4,7 @@ It runs against any broker: set AMQP_URL, or nothing for one on localhost. Names
 test, so a run leaves nothing that disturbs the next.
 """
 import os
+import time
 import urllib.parse
 import uuid
 
@@ -38,7 +39,8 @@ def consumers(channel, queue):
 
 def poll(channel, condition, seconds=10):
     """Serves the connection until the condition holds; it fails after so many seconds."""
-    for _ in range(seconds * 100):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         if condition():
             return
         channel.connection.process_data_events(time_limit=0.01)

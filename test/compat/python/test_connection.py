@@ -1,9 +1,12 @@
 """Connections: login, limits, heartbeats, channels."""
+import threading
+
 import pika
 import pytest
-from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError, ProbableAuthenticationError
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, ProbableAccessDeniedError, ProbableAuthenticationError
 
-from conftest import VHOST, parameters, product
+import control
+from conftest import VHOST, parameters, poll, product, ready
 
 
 def test_server_properties_announce_what_clients_look_for(connection):
@@ -90,3 +93,60 @@ def test_the_vhost_in_error_texts_is_the_connections(channel):
 
 def test_product_is_known(connection):
     assert product(connection)
+
+
+@control.needed
+def test_a_publisher_is_told_of_an_alarm(connection, queue):
+    told = []
+    connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+    connection.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
+    channel = connection.channel()
+    channel.basic_publish("", queue, b"m")
+    with control.alarm():
+        channel.basic_publish("", queue, b"m")
+        poll(channel, lambda: told)
+        reason = told[0].decode() if isinstance(told[0], bytes) else told[0]
+        assert reason.startswith("low on ")
+    poll(channel, lambda: len(told) == 2)
+    assert told[1] == "unblocked"
+    assert ready(channel, queue) == 2
+
+
+@control.needed
+def test_a_restart_is_320_and_keeps_what_was_confirmed(connect, name):
+    connection = connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare(name, durable=True)
+    for n in range(10):
+        channel.basic_publish("", name, str(n).encode(), pika.BasicProperties(delivery_mode=2))
+    channel.basic_publish("", name, b"transient")
+    restarting = threading.Thread(target=control.restart)
+    restarting.start()
+    with pytest.raises(ConnectionClosedByBroker) as closed:
+        while True:
+            connection.process_data_events(time_limit=1)
+    restarting.join()
+    assert closed.value.reply_code == 320
+    assert closed.value.reply_text.startswith("CONNECTION_FORCED")
+    channel = connect().channel()
+    assert [channel.basic_get(name, auto_ack=True)[2] for _ in range(10)] == [str(n).encode() for n in range(10)]
+    assert channel.queue_delete(name).method.message_count == 0
+
+
+def test_a_client_that_is_silent_is_dropped(connect, channel, name):
+    silent = connect(heartbeat=1)
+    silent.channel().queue_declare(name, exclusive=True)
+
+    def gone():
+        probe = channel.connection.channel()
+        try:
+            probe.queue_declare(name, passive=True)
+        except ChannelClosedByBroker as closed:
+            return closed.reply_code == 404  # until then it is 405, another connection's
+        return False
+
+    poll(channel, gone)
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        silent.process_data_events(time_limit=1)
+        silent.channel()

@@ -1,0 +1,282 @@
+//go:build !race
+
+package server
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"syscall"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/firemq/firemq/broker"
+	fire "github.com/firemq/firemq/sdk/go"
+)
+
+// TestMain is the broker itself when a test has started it as a process of its own.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("FIREMQ_TEST_BROKER"); dir != "" {
+		if err := serveTest(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// reading is what the process says of its memory, after a collection.
+type reading struct {
+	AMQP, Fire, HTTP string
+	Resident         int64
+	Memory           broker.Memory
+}
+
+// serveTest runs a broker until its input ends; each line of it asks for a reading.
+func serveTest(dir string) error {
+	RaiseFileLimit()
+	s, err := Start(context.Background(), Options{AMQP: free, Fire: free, HTTP: free, Data: dir, NoSync: true, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	out := json.NewEncoder(os.Stdout)
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		debug.FreeOSMemory() // what the first collection takes out of pools, the second one frees
+		debug.FreeOSMemory()
+		resident, err := residentMemory(os.DirFS("/"))
+		if err != nil {
+			return err
+		}
+		if err := out.Encode(reading{s.AMQPAddr().String(), s.FireAddr().String(), s.HTTPAddr().String(), resident, s.broker.Memory()}); err != nil {
+			return err
+		}
+	}
+	return s.Shutdown(context.Background())
+}
+
+// testBroker is a broker in a process of its own.
+type testBroker struct {
+	t   *testing.T
+	in  io.Writer
+	out *json.Decoder
+	reading
+}
+
+func startProcess(t *testing.T) *testBroker {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "FIREMQ_TEST_BROKER="+t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b := &testBroker{t: t, in: in, out: json.NewDecoder(out)}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b.read()
+}
+
+func (b *testBroker) read() *testBroker {
+	b.t.Helper()
+	if _, err := io.WriteString(b.in, "\n"); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := b.out.Decode(&b.reading); err != nil {
+		b.t.Fatal(err)
+	}
+	return b
+}
+
+func (b *testBroker) dial() *amqp.Channel {
+	b.t.Helper()
+	c, err := amqp.Dial("amqp://" + b.AMQP)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	ch, err := c.Channel()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return ch
+}
+
+func (b *testBroker) publish(n, size int, mode uint8) *amqp.Channel {
+	b.t.Helper()
+	return b.publishTo("q", n, size, mode)
+}
+
+// publishTo brings n messages into a queue and waits until they are there.
+func (b *testBroker) publishTo(queue string, n, size int, mode uint8) *amqp.Channel {
+	b.t.Helper()
+	ch := b.dial()
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		b.t.Fatal(err)
+	}
+	body := make([]byte, size)
+	for range n {
+		if err := ch.Publish("", queue, false, false, amqp.Publishing{DeliveryMode: mode, Body: body}); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	if q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil || q.Messages != n {
+		b.t.Fatalf("%d messages are ready: %v", q.Messages, err)
+	}
+	return ch
+}
+
+// The memory that is accounted for grows as the resident memory does, within a tenth, whatever it is used for.
+// What the management API says of all kinds together is the resident memory.
+func TestMemoryIsAccounted(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		load func(*testBroker)
+	}{
+		{"small messages", func(b *testBroker) { b.publish(150_000, 200, amqp.Transient) }},
+		{"messages", func(b *testBroker) { b.publish(15_000, 4000, amqp.Transient) }},
+		{"large messages", func(b *testBroker) { b.publish(15, 4<<20, amqp.Transient) }},
+		{"unacknowledged", func(b *testBroker) {
+			ch := b.publish(100_000, 200, amqp.Transient)
+			list, err := ch.Consume("q", "", false, false, false, false, nil)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			for range 100_000 {
+				<-list
+			}
+		}},
+		{"backlog on disk", func(b *testBroker) {
+			for i := range 6 {
+				b.publishTo(fmt.Sprint("backlog.", i), 4000, 4000, amqp.Persistent)
+			}
+		}},
+		{"consumer that does not read", func(b *testBroker) {
+			for range 20 {
+				c := rawConsumer(b.t, b.AMQP, "q", true)
+				b.t.Cleanup(func() { c.Close() })
+			}
+			ch := b.dial()
+			for range 90_000 {
+				if err := ch.Publish("", "q", false, false, amqp.Publishing{Body: make([]byte, 3000)}); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+			if _, err := ch.QueueDeclarePassive("q", false, false, false, false, nil); err != nil {
+				b.t.Fatal(err)
+			}
+		}},
+		{"half sent", func(b *testBroker) {
+			for range 6 {
+				ch := halfSent(b.t, b.AMQP, 8<<20, 8<<20-1)
+				b.t.Cleanup(func() { ch.Close() })
+			}
+		}},
+		{"connections", func(b *testBroker) {
+			for range 2000 {
+				b.dial()
+			}
+		}},
+		{"connections over the FireMQ protocol", func(b *testBroker) {
+			for range 3000 {
+				c, err := fire.Dial(within(b.t), "fire://"+b.Fire)
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				b.t.Cleanup(func() { c.Close() })
+			}
+		}},
+		{"queues", func(b *testBroker) {
+			ch := b.dial()
+			for i := range 10_000 {
+				if _, err := ch.QueueDeclare(fmt.Sprint("queue.", i), false, false, false, false, nil); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}},
+		{"bindings", func(b *testBroker) {
+			ch := b.dial()
+			if _, err := ch.QueueDeclare("q", false, false, false, false, nil); err != nil {
+				b.t.Fatal(err)
+			}
+			for i := range 30_000 {
+				if err := ch.QueueBind("q", fmt.Sprint("key.", i), "amq.topic", true, nil); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+			if _, err := ch.QueueDeclarePassive("q", false, false, false, false, nil); err != nil {
+				b.t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := startProcess(t)
+			before := b.reading
+			c.load(b)
+			b.read()
+			resident, accounted := b.Resident-before.Resident, b.Memory.Sum()-before.Memory.Sum()
+			t.Logf("%.1f MiB resident more, %.1f accounted: %+v", float64(resident)/(1<<20), float64(accounted)/(1<<20), b.Memory)
+			// What comes with the first message and the first connection of all is in no account.
+			if d, most := accounted-resident, max(resident/10, 2<<20); d > most || -d > most {
+				t.Errorf("accounted %+d bytes of %d", d, resident)
+			}
+			b.apiAgrees()
+		})
+	}
+}
+
+// apiAgrees compares the kinds of memory of the management API with the resident memory.
+func (b *testBroker) apiAgrees() {
+	b.t.Helper()
+	get := func(path string, into any) {
+		b.t.Helper()
+		req, err := http.NewRequestWithContext(within(b.t), "GET", "http://"+b.HTTP+path, nil)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		req.SetBasicAuth("guest", "guest")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if err := json.NewDecoder(res.Body).Decode(into); err != nil || res.StatusCode != 200 {
+			b.t.Fatalf("%s: %s %v", path, res.Status, err)
+		}
+	}
+	var o struct{ Node string }
+	get("/api/overview", &o)
+	var m struct {
+		Memory map[string]any `json:"memory"`
+	}
+	get("/api/nodes/"+o.Node+"/memory", &m)
+	total, sum := m.Memory["total"].(map[string]any), 0.0
+	for _, v := range m.Memory {
+		if n, ok := v.(float64); ok {
+			sum += n
+		}
+	}
+	if rss := total["rss"].(float64); sum < 0.9*rss || sum > 1.1*rss {
+		b.t.Errorf("the kinds add up to %.0f, resident are %.0f", sum, rss)
+	}
+}
