@@ -96,7 +96,7 @@ func (r *request) queue(w *view, q *broker.Queue) api.Queue {
 		MessageBytesRAM: bytes, MessageBytesPersistent: v.PersistentBytes, MessageBytesDelayed: v.DelayedBytes,
 		ExclusiveConsumerTag: optional(v.ExclusiveTag), SingleActiveTag: optional(v.ActiveTag),
 		StorageVersion: 1, Deduplicated: v.Stats.Duplicate, DeduplicationKeys: v.Keys,
-		MessageStats:   w.stats(s, lengthFields, &v.Stats, true),
+		MessageStats: w.stats(s, lengthFields, &v.Stats, true),
 	}
 }
 
