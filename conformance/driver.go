@@ -116,7 +116,7 @@ func (d *driver) send(op string, args fields) error {
 	}
 	d.log.note("> ", b)
 	switch _, err := d.in.Write(append(b, '\n')); {
-	case errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed):
 		return d.fail(fmt.Errorf("%s: the driver ended", op))
 	case err != nil:
 		return d.fail(fmt.Errorf("%s: the driver does not read: %w", op, err))
