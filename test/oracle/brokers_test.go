@@ -50,6 +50,7 @@ type policyDef struct {
 
 // rabbit is a RabbitMQ node.
 type rabbit struct {
+	name      string // of the node
 	amqp, api string
 	dir       string    // "": not ours
 	cmd       *exec.Cmd // the group leader of all its processes
@@ -82,6 +83,7 @@ func startRabbit() (r *rabbit, skip string, err error) {
 		return nil, "", err
 	}
 	r = &rabbit{
+		name: "oracle" + ports[0] + "@localhost",
 		amqp: "127.0.0.1:" + ports[0], api: "127.0.0.1:" + ports[1], epmd: ports[3],
 		dir: dir, exited: make(chan error, 1),
 	}
@@ -95,7 +97,7 @@ func startRabbit() (r *rabbit, skip string, err error) {
 	r.cmd.Dir = dir
 	r.cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + dir, // HOME: a cookie of its own
-		"RABBITMQ_NODENAME=oracle" + ports[0] + "@localhost",
+		"RABBITMQ_NODENAME=" + r.name,
 		"RABBITMQ_NODE_PORT=" + ports[0], "RABBITMQ_DIST_PORT=" + ports[2],
 		"RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(dir, "log"),
 		"RABBITMQ_CONFIG_FILE=" + filepath.Join(dir, "rabbitmq.conf"),
@@ -294,7 +296,7 @@ func startFire() (*fire, error) {
 	if err := os.WriteFile(filepath.Join(dir, "definitions.json"), definitions, 0o644); err != nil {
 		return nil, err
 	}
-	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", Data: dir, NoSync: true, Version: "test"})
+	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Data: dir, NoSync: true, Version: "test"})
 	if err != nil {
 		return nil, err
 	}
