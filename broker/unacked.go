@@ -1,6 +1,10 @@
 package broker
 
-import "github.com/firemq/firemq/broker/queue"
+import (
+	"sort"
+
+	"github.com/firemq/firemq/broker/queue"
+)
 
 // slot is one delivery that waits for its settlement.
 type slot struct {
@@ -8,6 +12,7 @@ type slot struct {
 	q   *Queue // nil once settled
 	c   *Consumer
 	e   queue.Entry
+	at  int64 // Unix ms of the delivery
 }
 
 // unacked holds a channel's outstanding deliveries in tag order. Tags are mostly dense, so a tag's
@@ -26,12 +31,12 @@ const unackedMin = 64
 func (u *unacked) at(i int) *slot { return &u.ring[(u.head+i)&(len(u.ring)-1)] }
 
 // push adds a delivery; tags only grow.
-func (u *unacked) push(tag uint64, q *Queue, c *Consumer, e *queue.Entry) {
+func (u *unacked) push(tag uint64, q *Queue, c *Consumer, e *queue.Entry, at int64) {
 	if u.n == len(u.ring) {
 		u.grow()
 	}
 	s := u.at(u.n)
-	s.tag, s.q, s.c, s.e = tag, q, c, *e
+	s.tag, s.q, s.c, s.e, s.at = tag, q, c, *e, at
 	u.n++
 	u.live++
 }
@@ -50,6 +55,11 @@ func (u *unacked) grow() {
 		}
 	}
 	u.ring, u.head, u.n = ring, 0, n
+}
+
+// from gives the index of the first slot with that tag or a later one; u.n if there is none.
+func (u *unacked) from(tag uint64) int {
+	return sort.Search(u.n, func(i int) bool { return u.at(i).tag >= tag })
 }
 
 // find gives the index of an outstanding tag, or -1.
