@@ -237,6 +237,14 @@ func (s *selection) appendTo(out *[]Entry) (more bool) {
 	return s.cut || len(s.list) == s.limit
 }
 
+// Head is the ready message that leaves next, valid until the next change, nil if none is ready.
+func (q *Queue) Head() *Entry {
+	if q.ready.n == 0 {
+		return nil
+	}
+	return q.ready.head()
+}
+
 // Oldest is the ready message that became ready first; it is valid until the next change, nil if none is ready.
 func (q *Queue) Oldest() (oldest *Entry) {
 	for l := range q.ready.each() {
