@@ -313,7 +313,7 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 			// It was read back for this delivery, and is again should it be requeued.
 			t.release(e)
 		}
-		ch.unacked.push(ch.nextTag, q, holder, e)
+		ch.unacked.push(ch.nextTag, q, holder, e, t.now)
 		if c.NoAck {
 			*e = queue.Entry{}
 		}
@@ -393,7 +393,7 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	d.Msg = nil
 	noAck = noAck && !d.Unsent
 	if !noAck {
-		ch.unacked.push(ch.nextTag, q, nil, &entry)
+		ch.unacked.push(ch.nextTag, q, nil, &entry, t.now)
 		strays = true
 	}
 	ch.stats.got(noAck, entry.Redelivered)

@@ -257,6 +257,9 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	clear(t.counts)
 	clear(t.refused)
 	t.spans, t.original = t.spans[:0], 0
+	for i := range pubs {
+		pubs[i].msg.Taken = t.now
+	}
 	journaled := 0
 	for _, q := range queues {
 		var keys []dedup.Key

@@ -58,6 +58,7 @@ type Attributes struct {
 
 	Expiration int64 // the publisher's time to live in ms; negative when it set none
 	Delay      int64 // ms until it is due, as its publisher asked; 0 for none. A message read back has none
+	Taken      int64 // Unix ms at which the broker put it into its queues, 0: not yet, or not known
 }
 
 // Due is the time, Unix ms, at which a message with a Delay is due that is published now.
@@ -69,7 +70,7 @@ func (a *Attributes) Due(now int64) int64 {
 }
 
 // Message is one published message. Everything but the references and the position is
-// immutable after the publisher filled the body. Any goroutine that holds a reference
+// immutable once it is in a queue: before that the publisher fills the body, and the broker sets Taken. Any goroutine that holds a reference
 // may read it.
 type Message struct {
 	Attributes
