@@ -38,6 +38,7 @@ type side interface {
 	deletePolicy(vhost string, p policyDef) error
 	setVHostLimit(vhost, limit string, n int) error // negative: none
 	setUserLimit(user, limit string, n int) error
+	setTracing(vhost string, on bool) error
 }
 
 // policyDef is a policy, or an operator policy.
@@ -262,6 +263,10 @@ func (r *rabbit) setUserLimit(user, limit string, n int) error {
 	return r.setLimit("/api/user-limits/"+url.PathEscape(user)+"/"+limit, n)
 }
 
+func (r *rabbit) setTracing(vhost string, on bool) error {
+	return r.call("PUT", "/api/vhosts/"+vhost, map[string]bool{"tracing": on})
+}
+
 func (r *rabbit) setLimit(path string, n int) error {
 	if n < 0 {
 		return r.call("DELETE", path, nil)
@@ -353,6 +358,12 @@ func (f *fire) setVHostLimit(vhost, limit string, n int) error {
 
 func (f *fire) setUserLimit(user, limit string, n int) error {
 	return f.s.Broker().Users().SetLimit(user, limit, n)
+}
+
+func (f *fire) setTracing(vhost string, on bool) error {
+	m := f.s.Broker().VHostMeta(vhost)
+	m.Tracing = on
+	return plain(f.s.Broker().SetVHostMeta(vhost, m))
 }
 
 func plain(e *broker.Error) error {
