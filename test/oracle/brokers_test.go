@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -57,6 +58,7 @@ type rabbit struct {
 	epmd      string    // the port of its epmd
 	exited    chan error
 	output    bytes.Buffer // of cmd, once exited
+	tracing   sync.Mutex   // held while the tracing of a vhost changes
 }
 
 const (
@@ -263,7 +265,10 @@ func (r *rabbit) setUserLimit(user, limit string, n int) error {
 	return r.setLimit("/api/user-limits/"+url.PathEscape(user)+"/"+limit, n)
 }
 
+// setTracing: RabbitMQ loses one of two changes at the same time, of different vhosts too.
 func (r *rabbit) setTracing(vhost string, on bool) error {
+	r.tracing.Lock()
+	defer r.tracing.Unlock()
 	return r.call("PUT", "/api/vhosts/"+vhost, map[string]bool{"tracing": on})
 }
 
