@@ -70,6 +70,8 @@ var arrows = map[string][]string{
 	"test/internal/brokertest": {},
 	"test/internal/suite":      {},
 
+	"deploy/grafana": {},
+
 	"examples/go/amqp_hello":        {},
 	"examples/go/hello":             {"sdk/go"},
 	"examples/go/publish_subscribe": {"sdk/go"},
@@ -101,6 +103,7 @@ var testArrows = map[string][]string{
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
 	"test/compat/tools":         {"test/internal/brokertest"},
+	"test/prometheus":           {"test/internal/brokertest"},
 }
 
 // homes says which packages may import a module of others. Most have one home, so that replacing
