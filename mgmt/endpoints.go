@@ -50,6 +50,8 @@ func endpoints() []endpoint {
 		{path: "/queues/{vhost}/{queue}", level: vhostUser, write: vhostUser, get: getQueue, put: putQueue, delete: deleteQueue},
 		{path: "/queues/{vhost}/{queue}/bindings", level: vhostUser, get: listQueueBindings},
 		{path: "/queues/{vhost}/{queue}/contents", write: vhostUser, delete: purgeQueue},
+		{path: "/queues/{vhost}/{queue}/messages", level: vhostUser, get: browseMessages},
+		{path: "/queues/{vhost}/{queue}/unacked", level: vhostUser, get: listUnacked},
 		{path: "/queues/{vhost}/{queue}/get", write: vhostUser, post: getMessages},
 		{path: "/queues/{vhost}/{queue}/actions", write: administrator, post: queueActions},
 

@@ -1,5 +1,6 @@
-// Package mgmt shows: the HTTP listener with RabbitMQ's management API, its metrics and a health check.
+// Package mgmt shows: the HTTP listener with RabbitMQ's management API, a UI on top of it, metrics and a health check.
 //
+//	/         ui.go: the files in ui/, which call the API from a browser
 //	/api      routes.go finds the endpoint (endpoints.go), checks credentials, tags and vhost, and calls its
 //	          handler: one file a resource. json.go writes the answers, list.go pages and sorts them.
 //	/metrics  metrics.go
@@ -11,7 +12,6 @@ package mgmt
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -292,15 +292,12 @@ func (s *Server) serve(c *fasthttp.RequestCtx) {
 		return
 	}
 	switch {
-	case path == "/":
-		c.SetContentType("text/plain; charset=utf-8")
-		fmt.Fprintf(c, "FireMQ %s\n\n/api       RabbitMQ's management API\n/metrics   for Prometheus\n/healthz   ok while the broker serves\n/fire      WebSocket\n", s.opt.Version)
 	case path == "/healthz":
 		c.SetContentType("text/plain; charset=utf-8")
 		c.WriteString("ok\n")
 	case path == "/metrics" || strings.HasPrefix(path, "/metrics/"):
 		s.serveMetrics(c, strings.TrimSuffix(strings.TrimPrefix(path, "/metrics"), "/"))
-	default:
+	case !serveUI(c, path):
 		c.Error("not found\n", fasthttp.StatusNotFound)
 	}
 }

@@ -159,6 +159,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 // open takes the data directory and recovers the broker.
 func (s *Server) open() error {
 	o := broker.Options{
+		Node:          mgmt.NodeName(),
 		NoSync:        s.opt.NoSync,
 		LoopbackUsers: s.opt.LoopbackUsers,
 		Log:           s.part("broker"),

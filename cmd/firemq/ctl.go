@@ -66,7 +66,7 @@ Tables are for people: --json prints what the API answers.`,
 	}
 	flags.StringVar(&x.vhost, "vhost", "/", "virtual host")
 	flags.BoolVar(&x.asJSON, "json", false, "print what the API answers instead of a table")
-	root.AddCommand(slices.Concat(x.showVerbs(), x.topologyVerbs(), x.messageVerbs(), x.userVerbs(), x.policyVerbs(), x.brokerVerbs())...)
+	root.AddCommand(slices.Concat(x.showVerbs(), x.topologyVerbs(), x.messageVerbs(), x.browseVerbs(), x.userVerbs(), x.policyVerbs(), x.brokerVerbs())...)
 	return root
 }
 
@@ -777,6 +777,26 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 	deleteVHost := x.verb("delete-vhost NAME", "Delete a vhost with all that is in it", func(a []string) error {
 		return x.change("DELETE", apiPath("vhosts", a[0]), nil, "vhost %s deleted", printable(a[0]))
 	})
+	// trace writes the other settings of the vhost again, because a PUT replaces them.
+	trace := func(on bool, said string) error {
+		p, err := x.call("GET", apiPath("vhosts", x.vhost), nil)
+		if err != nil {
+			return err
+		}
+		var v api.VHost
+		if err := json.Unmarshal(p, &v); err != nil {
+			return fmt.Errorf("the answer is not what a broker's API gives: %w", err)
+		}
+		return x.change("PUT", apiPath("vhosts", x.vhost), map[string]any{
+			"description": v.Description, "tags": v.Tags, "default_queue_type": v.DefaultQueueType, "tracing": on,
+		}, said, printable(x.vhost))
+	}
+	traceOn := x.verb("trace-on", "Copy what the clients of a vhost publish and get to amq.rabbitmq.trace", func([]string) error {
+		return trace(true, "vhost %s is traced")
+	})
+	traceOff := x.verb("trace-off", "End what trace-on began", func([]string) error {
+		return trace(false, "vhost %s is not traced")
+	})
 	// definitions are those of the broker, or of one vhost if --vhost is given.
 	definitions := func() string {
 		if x.c.Flags().Changed("vhost") {
@@ -827,5 +847,5 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 		return x.say("connection %s closed", printable(a[0]))
 	})
 	closeConnection.Flags().StringVar(&reason, "reason", "", "what its client is told")
-	return []*cobra.Command{addVHost, deleteVHost, export, load, closeConnection}
+	return []*cobra.Command{addVHost, deleteVHost, traceOn, traceOff, export, load, closeConnection}
 }

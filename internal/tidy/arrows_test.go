@@ -66,8 +66,11 @@ var arrows = map[string][]string{
 	"sdk/go/conformance":     {"sdk/go"},
 
 	// Tests of the whole and programs for readers.
+	"internal/rawamqp":         {"frames/amqp", "frames/table"},
 	"test/internal/brokertest": {},
 	"test/internal/suite":      {},
+
+	"deploy/grafana": {},
 
 	"examples/go/amqp_hello":        {},
 	"examples/go/hello":             {"sdk/go"},
@@ -88,19 +91,19 @@ var testArrows = map[string][]string{
 	"session/amqp":         {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
 	"session/fmq1":         {"broker/auth", "internal/vfs", "journal"},
 	"sdk/go":               {""}, // a whole broker
-	"server":               {"internal/transport", "pool", "sdk/go"},
+	"server":               {"internal/rawamqp", "internal/transport", "pool", "sdk/go"},
 	"test/compat":          {"test/internal/brokertest"},
 	"test/conformance":     {"test/internal/brokertest"},
 	"test/crash":           {"sdk/go", "test/internal/brokertest"},
-	"test/oracle": {
-		"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "internal/rabbitmqctl", "server",
-	},
-	"test/pressure": {"sdk/go", "test/internal/brokertest"},
-	"mgmt":          {"server"}, // a whole broker
+	"test/oracle":          {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "internal/rabbitmqctl", "server"},
+	"test/pressure":        {"frames/amqp", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
+	"test/scale":           {"test/internal/brokertest"},
+	"mgmt":                 {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
 	"test/compat/tools":         {"test/internal/brokertest"},
+	"test/prometheus":           {"test/internal/brokertest"},
 }
 
 // homes says which packages may import a module of others. Most have one home, so that replacing

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -38,6 +39,7 @@ type side interface {
 	deletePolicy(vhost string, p policyDef) error
 	setVHostLimit(vhost, limit string, n int) error // negative: none
 	setUserLimit(user, limit string, n int) error
+	setTracing(vhost string, on bool) error
 }
 
 // policyDef is a policy, or an operator policy.
@@ -57,6 +59,7 @@ type rabbit struct {
 	epmd      string    // the port of its epmd
 	exited    chan error
 	output    bytes.Buffer // of cmd, once exited
+	tracing   sync.Mutex   // held while the tracing of a vhost changes
 }
 
 const (
@@ -264,6 +267,13 @@ func (r *rabbit) setUserLimit(user, limit string, n int) error {
 	return r.setLimit("/api/user-limits/"+url.PathEscape(user)+"/"+limit, n)
 }
 
+// setTracing: RabbitMQ loses one of two changes at the same time, of different vhosts too.
+func (r *rabbit) setTracing(vhost string, on bool) error {
+	r.tracing.Lock()
+	defer r.tracing.Unlock()
+	return r.call("PUT", "/api/vhosts/"+vhost, map[string]bool{"tracing": on})
+}
+
 func (r *rabbit) setLimit(path string, n int) error {
 	if n < 0 {
 		return r.call("DELETE", path, nil)
@@ -355,6 +365,12 @@ func (f *fire) setVHostLimit(vhost, limit string, n int) error {
 
 func (f *fire) setUserLimit(user, limit string, n int) error {
 	return f.s.Broker().Users().SetLimit(user, limit, n)
+}
+
+func (f *fire) setTracing(vhost string, on bool) error {
+	m := f.s.Broker().VHostMeta(vhost)
+	m.Tracing = on
+	return plain(f.s.Broker().SetVHostMeta(vhost, m))
 }
 
 func plain(e *broker.Error) error {
