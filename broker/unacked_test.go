@@ -90,7 +90,7 @@ func TestUnackedSteadyStateDoesNotAllocate(t *testing.T) {
 		step := func() {
 			for range 500 {
 				tag++
-				u.push(tag, q, nil, e)
+				u.push(tag, q, nil, e, 0)
 			}
 			for u.live > held {
 				u.pop()
