@@ -56,8 +56,8 @@ func (f *fire) ctl(t *testing.T, args []string) printed {
 }
 
 var (
-	escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
-	pids    = regexp.MustCompile("<[^<>\\t]+>")
+	escapes = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+	pids    = regexp.MustCompile(`<[^<>\t]+>`)
 	nodes   = regexp.MustCompile("[a-z0-9]+@[a-zA-Z0-9.-]+")
 	commas  = regexp.MustCompile("(?m)^,")
 )
