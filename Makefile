@@ -106,6 +106,10 @@ staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
 	GOBIN=$(CURDIR)/.cache/bin go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 	mv .cache/bin/staticcheck $@
 
+# The command lines of firemq rabbitmqctl beside RabbitMQ's own, of which each call starts an Erlang machine.
+compat: rabbitmq
+	FIREMQ_REQUIRE_ORACLE=1 go test ./test/oracle -count=1 -timeout=30m -run='^TestRabbitmqctl$$' -ctl
+
 # The packages with the race detector; internal/tidy is one of them.
 race:
 	go test -race $$(go list ./... | grep -v /test/)

@@ -26,6 +26,7 @@ var (
 	rabbitFlag  = flag.String("rabbit", "", "a running RabbitMQ, AMQP,API addresses, instead of one that the test starts")
 	rewriteFlag = flag.Bool("rewrite", false, "write testdata/differences.txt anew, keeping the reasons that are in it")
 	verboseFlag = flag.Bool("transcripts", false, "log what RabbitMQ answered in every case")
+	ctlFlag     = flag.Bool("ctl", false, "run TestRabbitmqctl, too: each call of RabbitMQ's own takes a second or more")
 	seedFlag    = flag.Uint64("seed", 0, "TestRandom: run this seed alone")
 	seedsFlag   = flag.Int("seeds", 60, "TestRandom: how many seeds to run")
 	firstFlag   = flag.Uint64("first", 1, "TestRandom: the first of these seeds")

@@ -111,6 +111,9 @@ func request(t *testing.T, addr, method, path, body string) (status int, answer 
 
 // TestRabbitmqctl compares the command lines of testdata/http/rabbitmqctl.txt.
 func TestRabbitmqctl(t *testing.T) {
+	if !*ctlFlag {
+		t.Skip("takes minutes on a busy machine: run with -ctl, as make compat does")
+	}
 	b := both(t)
 	if b.rabbit.cmd == nil {
 		t.Skip("needs a RabbitMQ of its own")
