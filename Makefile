@@ -21,7 +21,7 @@ JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed
 
 .PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck race generated generate fuzz
-.PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
+.PHONY: compat bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
 build:
