@@ -1,6 +1,8 @@
 //! One connection to the broker, logged in: frames in, staged bytes out.
 
+use std::fmt::Display;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +11,12 @@ use futures_core::Stream;
 use futures_util::sink::{Sink, SinkExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::client::{verify_server_name, WebPkiServerVerifier};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{crypto, ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::ParsedCertificate;
+use tokio_rustls::rustls::{self, crypto, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::tungstenite::{self, protocol::WebSocketConfig};
 use tokio_tungstenite::WebSocketStream;
@@ -313,23 +318,81 @@ async fn tls(o: &ConnectOptions) -> Result<Arc<ClientConfig>, Error> {
         return Ok(config.clone());
     }
     let file = o.ca_file.clone();
-    let roots = tokio::task::spawn_blocking(move || -> Result<RootCertStore, Error> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if let Some(file) = file {
-            let bad = |e: &dyn std::fmt::Display| Error::Invalid(format!("certificates in {}: {e}", file.display()));
-            for certificate in CertificateDer::pem_file_iter(&file).map_err(|e| bad(&e))? {
-                roots.add(certificate.map_err(|e| bad(&e))?).map_err(|e| bad(&e))?;
-            }
-        }
-        Ok(roots)
-    })
-    .await
-    .map_err(io::Error::other)??;
+    let verifier = tokio::task::spawn_blocking(|| Verifier::new(file)).await.map_err(io::Error::other)??;
     let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
-        .with_root_certificates(roots)
+        .dangerous() // what is added to the usual verification is in Verifier
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     Ok(Arc::new(config))
+}
+
+/// Verifies the broker's certificate in the usual way, and besides accepts one that is itself in the file of those
+/// that are trusted, for the names that are in it: a broker's that signed itself is an authority's too, which the
+/// usual way does not take for a server's.
+#[derive(Debug)]
+struct Verifier {
+    usual: Arc<WebPkiServerVerifier>,
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    fn new(file: Option<PathBuf>) -> Result<Verifier, Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let mut trusted = Vec::new();
+        if let Some(file) = file {
+            let bad = |e: &dyn Display| Error::Invalid(format!("certificates in {}: {e}", file.display()));
+            for certificate in CertificateDer::pem_file_iter(&file).map_err(|e| bad(&e))? {
+                let certificate = certificate.map_err(|e| bad(&e))?;
+                roots.add(certificate.clone()).map_err(|e| bad(&e))?;
+                trusted.push(certificate);
+            }
+        }
+        let provider = Arc::new(crypto::ring::default_provider());
+        let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|e| Error::Invalid(format!("there are no certificates to verify the broker's with: {e}")))?;
+        Ok(Verifier { usual, trusted })
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.trusted.contains(certificate) {
+            verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.usual.verify_server_cert(certificate, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
 }
