@@ -522,25 +522,20 @@ impl State {
 
     fn delivered(&mut self, sh: &Arc<Shared>, h: Header, payload: Bytes) -> Result<(), Error> {
         let sub = h.sub;
-        let Some(no_ack) = self.subs.get(&sub).map(|s| s.no_ack) else {
+        let Some((no_ack, abandoned)) = self.subs.get(&sub).map(|s| (s.no_ack, s.abandoned)) else {
             return Err(Error::protocol(format!("the broker delivers for subscription {sub}, which there is not")));
         };
         let m = self.message(sh, h, payload, no_ack);
         if !no_ack {
             self.unacked.insert(m.tag, sub);
         }
-        let tag = m.tag;
-        match self.subs.get_mut(&sub) {
-            Some(s) if s.abandoned => {
-                if !no_ack {
-                    self.give_back(sh, tag);
-                }
+        if abandoned {
+            if !no_ack {
+                self.give_back(sh, m.tag);
             }
-            Some(s) => {
-                s.received.push_back(m);
-                s.wake();
-            }
-            None => {}
+        } else if let Some(s) = self.subs.get_mut(&sub) {
+            s.received.push_back(m);
+            s.wake();
         }
         Ok(())
     }

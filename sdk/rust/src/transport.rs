@@ -28,6 +28,8 @@ use crate::wire::{self, op, Encoder, Frame, Header};
 
 /// What one read asks the system for.
 const READ_BUFFER: usize = 64 << 10;
+/// A WebSocket message is not larger: no broker may be told to send larger frames.
+const MAX_MESSAGE: usize = 513 << 20;
 
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
@@ -221,7 +223,7 @@ async fn connect(o: &ConnectOptions) -> Result<Connection, Error> {
         let scheme = if o.transport.is_tls() { "wss" } else { "ws" };
         let host = if o.host.contains(':') { format!("[{}]", o.host) } else { o.host.clone() };
         // The limit of a frame is checked with each; it is not known before welcome.
-        let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
+        let config = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
         let url = format!("{scheme}://{host}:{}{}", o.port, o.path);
         let (ws, _) =
             tokio_tungstenite::client_async_with_config(url, io, Some(config)).await.map_err(of_web_socket)?;
