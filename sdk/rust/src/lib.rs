@@ -43,6 +43,9 @@ mod transport;
 mod value;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use bytes::Bytes;
 pub use client::{Client, Queue};
 pub use error::Error;

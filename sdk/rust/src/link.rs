@@ -152,7 +152,7 @@ fn lost(sh: &Shared, why: &Error, delay: &mut Duration) -> bool {
 async fn reconnect(sh: &Arc<Shared>, delay: &mut Duration) -> Option<Connection> {
     let r = sh.options.reconnect.as_ref()?;
     // Those who waited for an answer when the connection was lost wait no longer than others.
-    let give_up_at = sh.lock().give_up_at(r.wait);
+    let give_up_at = sh.lock().give_up_at(sh.wait());
     let give_up = async {
         sleep_until(give_up_at).await;
         sh.lock().give_up(sh);
@@ -168,7 +168,7 @@ async fn reconnect(sh: &Arc<Shared>, delay: &mut Duration) -> Option<Connection>
 async fn attempts(sh: &Arc<Shared>, r: &Reconnect, delay: &mut Duration) -> Option<Connection> {
     let mut failed = 0;
     loop {
-        *delay = (2 * *delay).min(r.max_delay).max(r.min_delay);
+        *delay = delay.saturating_mul(2).min(r.max_delay).max(r.min_delay);
         sleep(shortened(*delay)).await;
         let result = attempt(sh).await;
         let mut st = sh.lock();

@@ -28,6 +28,9 @@ const MAX_LOCKED: u32 = 8;
 /// kept does not keep its neighbours.
 const SHARED_BODY: usize = 16 << 10;
 
+/// Longer than anybody waits, and short enough to be added to the time.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 pub(crate) const RESOURCE_LOCKED: u16 = 405;
 const NOT_FOUND: u16 = 404;
 
@@ -235,7 +238,7 @@ impl Shared {
 
     /// How long calls wait for a connection.
     pub(crate) fn wait(&self) -> Duration {
-        self.options.reconnect.as_ref().map_or(Duration::ZERO, |r| r.wait)
+        self.options.reconnect.as_ref().map_or(Duration::ZERO, |r| r.wait.min(FOREVER))
     }
 
     /// Sends a request and waits for its answer, over more than one connection if need be.
@@ -504,7 +507,7 @@ impl State {
     }
 
     fn message(&mut self, sh: &Arc<Shared>, h: Header, payload: Bytes, no_ack: bool) -> Message {
-        let tag = self.base + h.tag;
+        let tag = self.base.saturating_add(h.tag);
         self.last_tag = self.last_tag.max(tag);
         Message {
             tag,

@@ -281,7 +281,7 @@ impl Connection {
                     self.id = h.conn_id;
                     self.max_frame = u32::try_from(h.max_frame).unwrap_or(u32::MAX) as usize;
                     self.reader.limit = self.max_frame;
-                    self.heartbeat = Duration::from_secs(h.heartbeat);
+                    self.heartbeat = Duration::from_secs(h.heartbeat.min(u32::MAX.into()));
                     return Ok(());
                 }
                 op::ERROR => return Err(Error::Server { code: h.code, message: h.msg, fatal: true }),

@@ -351,7 +351,7 @@ impl Header {
                 "tag" => h.tag = d.uint()?,
                 "redelivered" => h.redelivered = d.bool()?,
                 "remaining" => h.remaining = d.uint()?,
-                _ => drop(d.value(1)?), // a key of a later version
+                _ => d.skip()?, // a key of a later version
             }
             Ok(())
         })?;
@@ -474,6 +474,61 @@ impl<'a> Decoder<'a> {
         })
     }
 
+    /// Passes over a value of any kind.
+    fn skip(&mut self) -> Result<(), Error> {
+        let mut values = 1_u64; // to pass over
+        while values > 0 {
+            values -= 1;
+            let bytes = match decode::read_marker(&mut self.0).map_err(malformed)? {
+                Marker::Null | Marker::True | Marker::False | Marker::FixPos(_) | Marker::FixNeg(_) => 0,
+                Marker::U8 | Marker::I8 => 1,
+                Marker::U16 | Marker::I16 => 2,
+                Marker::U32 | Marker::I32 | Marker::F32 => 4,
+                Marker::U64 | Marker::I64 | Marker::F64 => 8,
+                Marker::FixStr(n) => n.into(),
+                Marker::Str8 | Marker::Bin8 => u8::from_be_bytes(self.array()?).into(),
+                Marker::Str16 | Marker::Bin16 => u16::from_be_bytes(self.array()?).into(),
+                Marker::Str32 | Marker::Bin32 => u32::from_be_bytes(self.array()?) as usize,
+                // An extension has a byte more, its type.
+                Marker::FixExt1 => 2,
+                Marker::FixExt2 => 3,
+                Marker::FixExt4 => 5,
+                Marker::FixExt8 => 9,
+                Marker::FixExt16 => 17,
+                Marker::Ext8 => 1 + usize::from(u8::from_be_bytes(self.array()?)),
+                Marker::Ext16 => 1 + usize::from(u16::from_be_bytes(self.array()?)),
+                Marker::Ext32 => (u32::from_be_bytes(self.array()?) as usize).saturating_add(1),
+                Marker::FixArray(n) => {
+                    values += u64::from(n);
+                    0
+                }
+                Marker::Array16 => {
+                    values += u64::from(u16::from_be_bytes(self.array()?));
+                    0
+                }
+                Marker::Array32 => {
+                    values += u64::from(u32::from_be_bytes(self.array()?));
+                    0
+                }
+                Marker::FixMap(n) => {
+                    values += 2 * u64::from(n);
+                    0
+                }
+                Marker::Map16 => {
+                    values += 2 * u64::from(u16::from_be_bytes(self.array()?));
+                    0
+                }
+                Marker::Map32 => {
+                    values += 2 * u64::from(u32::from_be_bytes(self.array()?));
+                    0
+                }
+                Marker::Reserved => return Err(malformed(())),
+            };
+            self.bytes(bytes)?;
+        }
+        Ok(())
+    }
+
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let (b, rest) = self.0.split_first_chunk().ok_or_else(|| malformed(()))?;
         self.0 = rest;
@@ -502,11 +557,11 @@ impl<'a> Decoder<'a> {
                     continue;
                 }
                 "priority" => {
-                    p.priority = Some(u8::try_from(self.uint()?).unwrap_or(u8::MAX));
+                    p.priority = Some(u8::try_from(self.uint()?).map_err(malformed)?);
                     continue;
                 }
                 _ => {
-                    self.value(1)?;
+                    self.skip()?;
                     continue;
                 }
             };
