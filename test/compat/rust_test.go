@@ -15,7 +15,7 @@ func TestRust(t *testing.T) {
 	t.Parallel()
 	brokertest.Need(t, ".cache", "cargo", ".sdk")
 	out, err := runEnv(t, suiteLimit, nil, "sdk/rust", program(t, "cargo"), "test", "--quiet", "--locked", "--offline",
-		"--no-fail-fast", "--workspace", "--all-targets", "--target-dir", cargoTarget(), "--", "--format=pretty")
+		"--no-fail-fast", "--workspace", "--target-dir", cargoTarget(), "--", "--format=pretty")
 	results(t, cargoResults(out), out, err)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::error::Error;
-use crate::link;
+use crate::link::{self, End};
 use crate::message::{Message, PublishOptions};
 use crate::options::{ConnectOptions, DeleteOptions, ExchangeOptions, QueueOptions, SubscribeOptions};
 use crate::publish::{self, Publisher};
@@ -64,7 +64,7 @@ impl Client {
         let shared = Arc::new(Shared::new(options));
         shared.lock().start(&shared, &connection);
         let (ended, task) = oneshot::channel();
-        tokio::spawn(link::run(shared.clone(), connection, ended));
+        tokio::spawn(link::run(End(shared.clone()), connection, ended));
         Ok(Client(Arc::new(Handle { shared, task: task.into() })))
     }
 

@@ -25,16 +25,26 @@ const DECLARE_BATCH: usize = 100;
 /// What a write should have: below it other tasks get a chance to add to it first.
 const MIN_WRITE: usize = 16 << 10;
 
+/// Closes the client when its task ends, even if that is because its runtime does, and before it began.
+pub(crate) struct End(pub(crate) Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.lock().fail(&self.0, Error::Closed("the task of the client ended".into()));
+    }
+}
+
 /// Runs until the client is closed.
-pub(crate) async fn run(sh: Arc<Shared>, mut connection: Connection, ended: oneshot::Sender<()>) {
+pub(crate) async fn run(end: End, mut connection: Connection, ended: oneshot::Sender<()>) {
+    let sh = &end.0;
     let mut delay = Duration::ZERO;
     loop {
-        let why = drive(&sh, &mut connection).await;
+        let why = drive(sh, &mut connection).await;
         drop(connection);
-        if !lost(&sh, &why, &mut delay) {
+        if !lost(sh, &why, &mut delay) {
             break;
         }
-        match reconnect(&sh, &mut delay).await {
+        match reconnect(sh, &mut delay).await {
             Some(c) => connection = c,
             None => break,
         }

@@ -750,6 +750,7 @@ impl State {
     /// and publishes without an answer, in this order.
     pub(crate) fn restore(&mut self, sh: &Shared, c: &Connection) {
         self.out.clear();
+        self.calls.retain(|_, call| !call.is_gone());
         for b in self.topology.bindings() {
             self.call(sh, Request::Bind(b), None);
         }

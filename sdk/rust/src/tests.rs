@@ -431,3 +431,19 @@ async fn large_messages_are_refused_before_they_are_sent() {
     };
     tokio::join!(client.publish("", "q", vec![0; 100_000]), publish).0.unwrap();
 }
+
+#[test]
+fn the_end_of_the_runtime_closes_the_client() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let (client, _peer, _broker) = first.block_on(async {
+        let broker = Broker::new().await;
+        let (client, peer) = broker.client(broker.options()).await;
+        (client, peer, broker)
+    });
+    drop(first);
+    runtime().block_on(async {
+        assert!(matches!(soon(client.publish("", "q", "x")).await, Err(Error::Closed(_))));
+        soon(client.close()).await.unwrap();
+    });
+}

@@ -259,6 +259,7 @@ impl Connection {
             .raw("auth", &text(&[("mech", "plain"), ("user", &o.user), ("pass", &o.password)])?)
             .uint("heartbeat", o.heartbeat.as_secs())
             .raw("client", &text(&[("name", &o.name), ("version", env!("CARGO_PKG_VERSION")), ("lang", "rust")])?)
+            .raw("caps", &wire::encode_texts(&["confirms", "credit", "mandatory"]))
             .end(&[]);
         if hello.len() > 4 + wire::MAX_BEFORE_WELCOME {
             return Err(Error::Invalid("user, password, vhost and name are too long".into()));
@@ -351,6 +352,9 @@ impl Verifier {
                 roots.add(certificate.clone()).map_err(|e| bad(&e))?;
                 trusted.push(certificate);
             }
+            if trusted.is_empty() {
+                return Err(bad(&"there are none"));
+            }
         }
         let provider = Arc::new(crypto::ring::default_provider());
         let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
@@ -396,5 +400,41 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.usual.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/");
+
+    fn certificate(name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(format!("{TESTDATA}{name}")).unwrap()
+    }
+
+    #[test]
+    fn a_trusted_certificate_is_accepted_for_its_names_alone() {
+        let verifier = Verifier::new(Some(format!("{TESTDATA}localhost.pem").into())).unwrap();
+        for (file, name, accepted) in [
+            ("localhost.pem", "localhost", true),
+            ("localhost.pem", "127.0.0.1", true),
+            ("localhost.pem", "example.com", false),
+            ("other.pem", "localhost", false), // for the same names, signed by itself too
+        ] {
+            let name = ServerName::try_from(name).unwrap();
+            let got = verifier.verify_server_cert(&certificate(file), &[], &name, &[], UnixTime::now());
+            assert_eq!(got.is_ok(), accepted, "{file} for {name:?}: {got:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_certificates_has_to_be_one() {
+        for file in ["missing.pem", "../Cargo.toml"] {
+            match Verifier::new(Some(format!("{TESTDATA}{file}").into())) {
+                Err(Error::Invalid(text)) => assert!(text.contains(file), "{text}"),
+                other => panic!("{file}: {other:?}"),
+            }
+        }
     }
 }

@@ -217,6 +217,14 @@ pub(crate) fn encode_map(map: &Map) -> Result<Vec<u8>, Error> {
     Ok(out)
 }
 
+/// Encodes a list of texts.
+pub(crate) fn encode_texts(texts: &[&str]) -> Vec<u8> {
+    let mut out = Vec::new();
+    never(encode::write_array_len(&mut out, texts.len() as u32));
+    texts.iter().for_each(|t| write_str(&mut out, t));
+    out
+}
+
 fn write_map(out: &mut Vec<u8>, map: &Map, depth: usize) -> Result<(), Error> {
     never(encode::write_map_len(out, map.len() as u32));
     for (name, value) in map {
