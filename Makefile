@@ -1,12 +1,15 @@
 # make test     all that a change must pass; installs the clients and the RabbitMQ that it needs
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
-# make soak     SEEDS random scripts against FireMQ and RabbitMQ, 500 kills, then the simulation of crashes without end
+# make soak     the drills of test/pressure for SOAK each, SEEDS random scripts against FireMQ and RabbitMQ,
+#               500 kills, then the simulation of crashes without end
+# make pressure what clients that misbehave, flood or sit idle cost the others, with its figures
 # make build    the static binary ./firemq
 # make bench-allocs, bench-gate, bench-compare, bench-growth, profile: see below, and bench/run.sh
 
 STATICCHECK  = v0.8.2
 FUZZTIME     = 10s
 SEEDS        = 10000
+SOAK         = 2m
 SECONDS_EACH = 20
 RUNS         = 3
 
@@ -17,15 +20,15 @@ TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
 JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed .cache/cargo/.sdk
 
-.PHONY: build deps amqp-tools rabbitmq chromium vet test check fmt staticcheck rust-lint race generated generate fuzz
-.PHONY: bench bench-compare bench-growth bench-gate bench-allocs profile soak clean
+.PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck rust-lint race generated generate fuzz
+.PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
 build:
 	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
 
 # The clients for the examples and test/compat, as their lock files pin them, and the TypeScript SDK.
-deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq chromium
+deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq prometheus chromium
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv
@@ -73,6 +76,15 @@ rabbitmq:
 	fi; \
 	echo "RabbitMQ is not installed, and only root can do it with apt-get: the tests in test/oracle will be skipped"
 
+# Prometheus and promtool, which test/prometheus runs: unpacked from Debian's package, so that no service starts.
+prometheus:
+	@if [ -x .cache/prometheus/usr/bin/promtool ]; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && rm -rf .cache/prometheus && mkdir -p .cache/prometheus && cd .cache/prometheus && \
+		apt-get -o APT::Sandbox::User=root download -qq prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb && exit; \
+	fi; \
+	echo "Prometheus is not installed, and only root can do it with apt-get: the tests in test/prometheus will be skipped"
+
 # The browser that test/conformance runs the TypeScript SDK in; without it that test is skipped.
 chromium:
 	@if [ -e /usr/bin/chromium ]; then exit; fi; \
@@ -106,12 +118,17 @@ rust-lint:
 race:
 	go test -race $$(go list ./... | grep -v /test/)
 
-# Random scripts that RabbitMQ answers too, 500 kills of a real broker, then crashes and faults on a disk in
-# memory without end, until a seed fails.
-soak: rabbitmq
+# The drills under load for longer, random scripts that RabbitMQ answers too, 500 kills of a real broker, then
+# crashes and faults on a disk in memory without end, until a seed fails.
+soak: rabbitmq build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -timeout=0 -v -soak=$(SOAK)
 	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
 	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill$$' -kills=500
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
+
+# The rate of a pair of clients beside 500 that misbehave is given in percent of what it was alone, in one run.
+pressure: build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -v -run='^Test(MisbehavingPeers|SmallPublisherBesideAFlood|ManyIdleConnections|ConnectionsLeaveNothing)$$'
 
 # Generates again and compares.
 generated:
@@ -138,6 +155,10 @@ bench-compare:
 
 bench-growth:
 	bench/run.sh growth $(SECONDS_EACH) $(RUNS)
+
+# Very many bindings, queues, channels and messages in the real broker, and who waits for them.
+scale: build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/scale -run='^$$' -bench=. -benchtime=1x -timeout=30m
 
 # The benchmarks and the broker's CPU per message beside the commit BASE, in one run; and, the same on every
 # machine, that no benchmark of a message's path allocates.

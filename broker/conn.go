@@ -59,8 +59,9 @@ type Conn struct {
 	// Channel.Answer, 0 for nothing.
 	changed journal.Position
 
-	kept atomic.Int64 // answers that wait on its channels
-	held int64        // its part of Broker.unfinished
+	kept  atomic.Int64 // answers that wait on its channels
+	held  int64        // its part of Broker.unfinished
+	share int64        // bytes published while the journal was behind
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable

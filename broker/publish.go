@@ -19,7 +19,7 @@ const (
 
 // journalHigh is how many bytes may wait for the disk before publishers are no longer read; they
 // are read again below half of it. With what a read brings in, it bounds the commit buffers.
-const journalHigh = 32 << 20
+const journalHigh = 8 << 20
 
 // publish is one routed message that waits for the end of its batch.
 type publish struct {
@@ -190,6 +190,9 @@ func (ch *Channel) flush() {
 		return
 	}
 	t := ch.conn.begin()
+	if ch.conn.vhost.traced.Load() {
+		ch.tapIn(t, ch.pubs)
+	}
 	ch.publish(t, ch.pubs)
 	clear(ch.pubs)
 	ch.pubs = ch.pubs[:0]
@@ -257,6 +260,9 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	clear(t.counts)
 	clear(t.refused)
 	t.spans, t.original = t.spans[:0], 0
+	for i := range pubs {
+		pubs[i].msg.Taken = t.now
+	}
 	journaled := 0
 	for _, q := range queues {
 		var keys []dedup.Key
@@ -414,10 +420,24 @@ func (ch *Channel) pushBack() {
 	if !b.grow(grown) {
 		ch.conn.await(PauseGrowth)
 	}
-	if b.journal != nil && (b.journal.Pending() > journalHigh || b.journal.Low()) {
+	if b.journal == nil {
+		return
+	}
+	switch pending := b.journal.Pending(); {
+	case b.journal.Low():
 		ch.conn.await(PauseJournal)
+	case pending < journalHigh/2:
+		ch.conn.share = 0
+	case pending > journalHigh:
+		// Who brings little is not made to wait for those who bring much.
+		if ch.conn.share += grown; ch.conn.share > smallShare || pending > 2*journalHigh {
+			ch.conn.await(PauseJournal)
+		}
 	}
 }
+
+// smallShare is how many bytes a connection may publish while the journal is behind before it is paused.
+const smallShare = 64 << 10
 
 // await stops reading from the connection until there is room again.
 func (c *Conn) await(r Reason) {

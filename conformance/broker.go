@@ -37,7 +37,7 @@ type broker struct {
 	caFile string          // immutable
 	cert   tls.Certificate // immutable
 
-	ports map[string]string // of the banner: what -> host:port; kept over restarts
+	ports map[string]string // of the banner: what -> host:port; immutable once the first start has found them
 	cmd   *exec.Cmd
 	out   *banner
 	gone  chan struct{} // closed when the process is
@@ -144,7 +144,9 @@ func (b *broker) start() error {
 			b.kill()
 			return fmt.Errorf("the banner has no line %q:\n%s", l.line, b.out)
 		}
-		b.ports[l.line] = "127.0.0.1" + m[1]
+		if addr := "127.0.0.1" + m[1]; b.ports[l.line] != addr {
+			b.ports[l.line] = addr
+		}
 	}
 	return nil
 }

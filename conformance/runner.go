@@ -124,7 +124,7 @@ func (p *play) scenario(s scenario, r *Result) {
 		return
 	}
 	sc := &scene{play: p, vhost: fmt.Sprintf("%s-%s-%d", s.name, p.scheme, p.n), ended: make(chan struct{})}
-	sc.play1(s)
+	sc.perform(s)
 	if sc.failure == "" {
 		r.Passed++
 		p.report("ok", s, start, "", "")

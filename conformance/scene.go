@@ -35,8 +35,8 @@ type scene struct {
 	kept  bool             // the driver is used by the next scenario too
 }
 
-// play1 plays the scenario to its end and clears up.
-func (s *scene) play1(sc scenario) {
+// perform plays the scenario to its end and clears up.
+func (s *scene) perform(sc scenario) {
 	b := s.play.broker
 	s.play.driver.log.reset()
 	if err := b.addVHost(s.vhost); err != nil {

@@ -103,6 +103,7 @@ func (s *Server) writeMetrics(e *exposition, g *registry) {
 		s.writeGlobal(e)
 		s.writeOwn(e)
 		s.writeOwnMemory(e)
+		s.writeStates(e)
 	}
 	s.writeQueues(e, g)
 	s.writeChannels(e, g)
@@ -395,6 +396,9 @@ func (s *Server) writeOwn(e *exposition) {
 		e.family("firemq_journal_last_sync_seconds", "gauge", "How long the last sync took")
 		e.float("firemq_journal_last_sync_seconds", "", j.LastSync.Seconds())
 	}
+	c := s.opt.Broker.Counters()
+	e.one("firemq_firehose_messages_total", "counter", "Messages copied to amq.rabbitmq.trace", int64(c.Traced.Load()))
+	e.one("firemq_firehose_messages_dropped_total", "counter", "Messages of traced vhosts that were not copied because of an alarm", int64(c.TraceDropped.Load()))
 	e.flush()
 	metrics.WriteProcessMetrics(e.w)
 }
@@ -403,6 +407,16 @@ func (s *Server) writeOwn(e *exposition) {
 type queueRow struct {
 	labels string
 	broker.QueueCounts
+	head broker.Head
+	now  int64 // Unix ms
+}
+
+// age is how long the oldest ready message has waited.
+func (q *queueRow) age() time.Duration {
+	if q.head.Oldest == 0 {
+		return 0
+	}
+	return time.Duration(max(q.now-q.head.Oldest, 0)) * time.Millisecond
 }
 
 func (q *queueRow) capacity() float64 {
@@ -460,6 +474,7 @@ func (s *Server) queueRows(g *registry) []queueRow {
 	var rows []queueRow
 	var text []byte // of all labels, so that they take one piece of memory
 	var ends []int
+	now := time.Now().UnixMilli()
 	for _, v := range s.opt.Broker.VHosts() {
 		if !g.hasVHost(v) {
 			continue
@@ -470,7 +485,7 @@ func (s *Server) queueRows(g *registry) []queueRow {
 			}
 			text = appendLabels(text, "vhost", v, "queue", q.Name())
 			ends = append(ends, len(text))
-			rows = append(rows, queueRow{QueueCounts: q.Counts()})
+			rows = append(rows, queueRow{QueueCounts: q.Counts(), head: q.Head(), now: now})
 		}
 	}
 	all, at := string(text), 0
@@ -511,6 +526,11 @@ func (s *Server) writeQueues(e *exposition, g *registry) {
 		for i := range ownQueueFamilies {
 			f := &ownQueueFamilies[i]
 			writeRows(e, f.name, f.kind, f.help, rows, true, f.value, func(q *queueRow) string { return q.labels })
+		}
+		const age = "firemq_queue_oldest_message_age_seconds"
+		e.family(age, "gauge", "Since when the oldest ready message of a queue waits, 0 without one")
+		for i := range rows {
+			e.float(age, rows[i].labels, rows[i].age().Seconds())
 		}
 	}
 }
@@ -659,6 +679,18 @@ func (s *Server) writeMemory(e *exposition) {
 	e.family("rabbitmq_memory_total_bytes", "gauge", "Memory in all, by how it is counted")
 	for _, t := range m.totals() {
 		e.int("rabbitmq_memory_total_bytes", labels("kind", t.name), t.bytes)
+	}
+}
+
+// writeStates counts the connections by what keeps them from publishing.
+func (s *Server) writeStates(e *exposition) {
+	counts := make(map[broker.ConnState]int64)
+	for _, c := range s.opt.Broker.Connections() {
+		counts[c.State]++
+	}
+	e.family("firemq_connections", "gauge", "Connections by state")
+	for _, state := range [...]broker.ConnState{broker.StateRunning, broker.StateFlow, broker.StateBlocking, broker.StateBlocked} {
+		e.int("firemq_connections", labels("state", string(state)), counts[state])
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/internal/rawamqp"
 	fire "github.com/firemq/firemq/sdk/go"
 )
 
@@ -173,7 +174,7 @@ func TestMemoryIsAccounted(t *testing.T) {
 		}},
 		{"consumer that does not read", func(b *testBroker) {
 			for range 20 {
-				c := rawConsumer(b.t, b.AMQP, "q", true)
+				c := rawamqp.Consume(b.t, b.AMQP, "q", true)
 				b.t.Cleanup(func() { c.Close() })
 			}
 			ch := b.dial()
@@ -188,7 +189,7 @@ func TestMemoryIsAccounted(t *testing.T) {
 		}},
 		{"half sent", func(b *testBroker) {
 			for range 6 {
-				ch := halfSent(b.t, b.AMQP, 8<<20, 8<<20-1)
+				ch := rawamqp.HalfSent(b.t, b.AMQP, 8<<20, 8<<20-1)
 				b.t.Cleanup(func() { ch.Close() })
 			}
 		}},

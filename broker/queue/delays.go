@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sort"
+	"unsafe"
 
 	"github.com/firemq/firemq/broker/message"
 )
@@ -282,6 +283,15 @@ func (d *delays) match(moves []Move, relocate bool) {
 		}
 		delayed = delayed[n:]
 	}
+}
+
+// memory is how many bytes the places of the messages take.
+func (d *delays) memory() int64 {
+	n := d.fresh.memory + int64(cap(d.warm)+cap(d.loose)+cap(d.room))*int64(unsafe.Sizeof(Entry{}))
+	for _, b := range d.blocks {
+		n += int64(unsafe.Sizeof(b)) + int64(unsafe.Sizeof(*b)) + int64(cap(b.packed))
+	}
+	return n
 }
 
 // pieces is Queue.Pieces for delayed messages.

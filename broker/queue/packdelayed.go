@@ -19,7 +19,7 @@ import (
 //	for each entry of the run:
 //	  varint   bit 0: Seq's distance from the one behind the entry before
 //	  varint   bit 1: Pos's distance from what was guessed
-//	  uvarint  bit 2: Size; without it as before
+//	  varint   bit 2: Size's distance from the entry before
 //	  varint   bit 3: Due's distance from the entry before
 //	  uvarint  bit 4: time to live, Expiry-Due+1, 0 for none; without it as before
 //	  uvarint  bit 5: Deliveries<<9 | Priority<<1 | Redelivered; without it as before
@@ -132,7 +132,7 @@ func appendDelayed(dst []byte, entries []Entry) []byte {
 			dst = binary.AppendVarint(dst, int64(pos-guess))
 		}
 		if tag&dSize != 0 {
-			dst = binary.AppendUvarint(dst, size)
+			dst = binary.AppendVarint(dst, int64(size-p.size))
 		}
 		if tag&dDue != 0 {
 			dst = binary.AppendVarint(dst, e.Due-p.due)
@@ -175,7 +175,7 @@ func decodeDelayed(dst []Entry, src []byte, r *reader, n uint64) (entries []Entr
 			pos += uint64(r.varint())
 		}
 		if tag&dSize != 0 {
-			size = r.uvarint()
+			size += uint64(r.varint())
 		}
 		if tag&dDue != 0 {
 			due += r.varint()

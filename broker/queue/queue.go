@@ -258,19 +258,15 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 		q.ripen(now, sweep, out) // what is due by now comes before m
 	}
 	size := len(m.Body())
-	due, from := int64(0), now
+	from := now
 	if m.Delay > 0 {
-		due = m.Due(now)
-		from = due
+		from = m.Due(now)
+		e.Due = from
 	}
-	transit := due == 0 && q.arrives()
-	e = Entry{
-		Msg:       m,
-		Expiry:    q.expiry(m, from),
-		Due:       due,
-		Size:      uint32(size),
-		Journaled: journaled,
-	}
+	transit := e.Due == 0 && q.arrives()
+	// Field by field: a literal would be made apart and copied.
+	e.Msg, e.Size, e.Journaled = m, uint32(size), journaled
+	e.Expiry = q.expiry(m, from)
 	if q.cfg.MaxPriority != None {
 		e.Priority = min(m.Priority, uint8(q.cfg.MaxPriority))
 	}
@@ -284,7 +280,7 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 	}
 	e.Seq = q.nextSeq
 	q.nextSeq++
-	if due != 0 {
+	if e.Due != 0 {
 		q.delay().push(&e)
 		q.checkNow()
 		return e, true
@@ -753,13 +749,16 @@ func (q *Queue) Resident() int64 {
 	return q.ready.resident
 }
 
-// IndexMemory is how many bytes the places of the ready messages take: what holds them, not the messages.
+// IndexMemory is how many bytes the places of the ready and delayed messages take: what holds them, not the messages.
 func (q *Queue) IndexMemory() (n int64) {
 	for l := range q.ready.each() {
 		for f := range l.fifos() {
 			n += f.memory
 		}
 		n += int64(cap(l.back)) * int64(unsafe.Sizeof(Entry{}))
+	}
+	if q.delays != nil {
+		n += q.delays.memory()
 	}
 	return n
 }

@@ -28,7 +28,6 @@ var pageProgram = regexp.MustCompile("(?ms)^```ts\n(.*?)^```$")
 // Every program of the SDK's page runs as it is printed.
 func TestTypeScriptPage(t *testing.T) {
 	broker := brokertest.Shared(t)
-	t.Setenv("FIREMQ_URL", broker.FireURL)
 	// Where the client is found, and git does not look.
 	folder, err := os.MkdirTemp(filepath.Dir(brokertest.Need(t, "examples", "typescript", "dist", ".built")), "page-")
 	if err != nil {
@@ -49,7 +48,7 @@ func TestTypeScriptPage(t *testing.T) {
 		if err := os.WriteFile(file, p[1], 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := run(t, programLimit, broker.AMQPURL, ".", "node", file); err != nil || out != want[i] {
+		if out, err := runEnv(t, programLimit, []string{"FIREMQ_URL=" + broker.FireURL}, ".", "node", file); err != nil || out != want[i] {
 			t.Errorf("program %d: %v, printed\n%s\nwant\n%s", i+1, err, out, want[i])
 		}
 	}

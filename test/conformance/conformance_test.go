@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 var (
-	programs string // the folder of the built programs; written once under buildOnce
+	programs string // the folder of the built programs; written once under once
 	buildErr error
 	once     sync.Once
 )

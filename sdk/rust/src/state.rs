@@ -216,7 +216,7 @@ impl Shared {
             {
                 let mut st = self.lock();
                 st.usable()?;
-                if st.link.is_some() {
+                if st.link.is_some() && !st.peer_done {
                     deadline = None;
                     if let Some(t) = f(&mut st) {
                         return Ok(t);

@@ -84,7 +84,6 @@ export interface Queue {
   readonly consumers: number;
 }
 
-/** A binding ends at a queue, or with toExchange at another exchange. */
 export interface BindOptions extends Call {
   args?: ValueMap | undefined;
 }
@@ -113,8 +112,12 @@ interface Waiter {
 
 const maxWaiting = 65_536; // calls that wait for a connection; beyond it they fail with a FullError
 const sweepMillis = 50; // how much later than its deadline a publish may fail
-const maxTagged = 65_536; // publishes of publishAll in flight
+const maxWindow = 65_536; // of publishAll
 
+/**
+ * Client is one connection to a broker, and the ones that follow when it is lost: what was declared and
+ * subscribed comes back, and what was published and not confirmed is published again. connect makes one.
+ */
 export class Client {
   readonly #dial: Dial;
   readonly #address: Address;
@@ -123,6 +126,7 @@ export class Client {
 
   #ready: Connection | undefined; // calls use it
   #live: Connection | undefined; // the same, or one on which things are being declared again
+  #lostBy: FireError | undefined; // what ended the last connection, or the last attempt
   #over: FireError | undefined; // why the client is closed
   #closing: ((error: FireError | undefined) => void) | undefined;
   readonly #stop = new AbortController(); // ends reconnecting
@@ -147,7 +151,7 @@ export class Client {
   /** Resolves when the client is closed for good: with the reason, or undefined after close. */
   readonly closed: Promise<FireError | undefined>;
 
-  /** Connects. For the entry points of the package. */
+  /** Connects, for the entry points of the package. @internal */
   static async connect(dial: Dial, url: string, options: ConnectOptions): Promise<Client> {
     const client = new Client(dial, parseURL(url), options);
     client.#ready = await client.#attempt(options.signal);
@@ -303,40 +307,48 @@ export class Client {
   /**
    * Publishes all messages with up to window of them in flight (1000 unless given), and gives their number
    * once all are confirmed. After a failure no more are taken; it rejects with the first failure once
-   * the others are confirmed or refused.
+   * the others are confirmed or refused. When signal is aborted it rejects at once, and does not wait for those
+   * that are in flight.
    */
   async publishAll(
     messages: Iterable<Message> | AsyncIterable<Message>,
     { window = 1000, signal }: { window?: number; signal?: AbortSignal } = {},
   ): Promise<number> {
-    if (!(window >= 1 && window <= maxTagged)) throw new InvalidError(`the window is not between 1 and ${maxTagged}`);
+    if (!(window >= 1 && window <= maxWindow)) throw new InvalidError(`the window is not between 1 and ${maxWindow}`);
     let count = 0;
     let inFlight = 0;
     let failure: { error: unknown } | undefined;
     let wake: (() => void) | undefined;
     const below = async (limit: number): Promise<void> => {
-      while (inFlight >= limit) await new Promise<void>((resolve) => (wake = resolve));
+      while (inFlight >= limit && signal?.aborted !== true) await new Promise<void>((resolve) => (wake = resolve));
     };
+    const abort = (): void => wake?.();
+    signal?.addEventListener("abort", abort, { once: true });
     const landed = (): void => {
       inFlight--;
       wake?.();
     };
-    for await (const { exchange = "", key = "", body, ...options } of messages) {
-      await below(window);
-      if (failure !== undefined) break;
-      inFlight++;
-      this.publish(exchange, key, body, { ...options, signal }).then(
-        () => {
-          count++;
-          landed();
-        },
-        (error: unknown) => {
-          failure ??= { error };
-          landed();
-        },
-      );
+    try {
+      for await (const { exchange = "", key = "", body, ...options } of messages) {
+        await below(window);
+        if (failure !== undefined || signal?.aborted === true) break;
+        inFlight++;
+        this.publish(exchange, key, body, options).then(
+          () => {
+            count++;
+            landed();
+          },
+          (error: unknown) => {
+            failure ??= { error };
+            landed();
+          },
+        );
+      }
+      await below(1);
+    } finally {
+      signal?.removeEventListener("abort", abort);
     }
-    await below(1);
+    signal?.throwIfAborted();
     if (failure !== undefined) throw failure.error;
     return count;
   }
@@ -642,8 +654,6 @@ export class Client {
   }
 
   // ---- Connections
-
-  #lostBy: FireError | undefined; // what ended the last connection, or the last attempt
 
   /** Opens a connection on which nothing is declared yet. */
   async #attempt(signal?: AbortSignal): Promise<Connection> {

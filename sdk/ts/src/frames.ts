@@ -36,9 +36,6 @@ export type OpName = keyof typeof Op;
 
 const names = new Map<number, OpName>(Object.entries(Op).map(([name, op]) => [op, name as OpName]));
 
-/** opName is the name of an op, undefined when version 1 has none of that number. */
-export const opName = (op: number): OpName | undefined => names.get(op);
-
 type Kind = "uint" | "str" | "bool" | "map" | "strs";
 
 const message = { exchange: "str", key: "str", props: "map", headers: "map" } as const;

@@ -140,14 +140,14 @@ export function short(s: string, what: string): string {
 
 const text = new TextDecoder();
 
-/** What a delivery does through its client. */
+/** What a delivery does through its client. @internal */
 export interface Settler {
   settleOne(delivery: Delivery, op: "ack" | "nack", options: { multiple?: boolean; requeue?: boolean }): void;
 }
 
 /** A message from a queue. */
 export class Delivery {
-  /** Unique for the client and increasing, over reconnections too. */
+  /** Unique for the client and increasing, over reconnections too. 0 when it came with noAck. */
   readonly tag: number;
   /** Whether it was delivered before and not acknowledged. */
   readonly redelivered: boolean;
@@ -160,7 +160,7 @@ export class Delivery {
   readonly body: Uint8Array;
   readonly #settler: Settler | undefined;
 
-  /** Without a settler there is nothing to acknowledge. For the package alone. */
+  /** Without a settler there is nothing to acknowledge. @internal */
   constructor(
     message: { redelivered: boolean; exchange: string; key: string; props: ValueMap; headers: ValueMap },
     tag: number,

@@ -23,7 +23,7 @@ export interface SubscribeOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** What a subscription needs of its client. */
+/** What a subscription needs of its client. @internal */
 export interface Supply {
   grant(id: number, credit: number): void;
   giveBack(deliveries: Delivery[]): void;
@@ -50,7 +50,6 @@ type Waiter = { resolve: (d: Delivery | undefined) => void; reject: (e: unknown)
 export class Subscription implements AsyncIterable<Delivery> {
   /** Unique for the client. */
   readonly id: number;
-  /** What it was subscribed with. */
   readonly prefetch: number;
   readonly noAck: boolean;
   readonly #queue: QueueRecord | string;
@@ -62,7 +61,7 @@ export class Subscription implements AsyncIterable<Delivery> {
   #processed = 0; // since the last grant
   #end: { error: FireError | undefined; own: boolean } | undefined;
 
-  /** For the package alone. */
+  /** @internal */
   constructor(id: number, queue: QueueRecord | string, supply: Supply, o: SubscribeOptions) {
     const { prefetch = defaultPrefetch, noAck = false, exclusive = false, tag = "", args = {} } = o;
     if (!Number.isSafeInteger(prefetch) || prefetch < 1) throw new InvalidError("the prefetch is no whole number above 0");
@@ -84,8 +83,26 @@ export class Subscription implements AsyncIterable<Delivery> {
    * Waits for a message; undefined when it was unsubscribed. Rejects with a CancelledError, a ClosedError
    * or the reason of the signal.
    */
-  receive({ signal }: { signal?: AbortSignal | undefined } = {}): Promise<Delivery | undefined> {
-    if (signal?.aborted === true) return Promise.reject(signal.reason as Error);
+  async receive({ signal }: { signal?: AbortSignal | undefined } = {}): Promise<Delivery | undefined> {
+    signal?.throwIfAborted();
+    let waiter: Waiter | undefined;
+    const taken = this.#take((w) => (waiter = w));
+    if (signal === undefined || waiter === undefined) return await taken;
+    const { reject } = waiter;
+    const abort = (): void => {
+      this.#waiters.delete(waiter!);
+      reject(signal.reason);
+    };
+    signal.addEventListener("abort", abort, { once: true });
+    try {
+      return await taken;
+    } finally {
+      signal.removeEventListener("abort", abort);
+    }
+  }
+
+  /** Takes a message, or waits for one and says who waits. */
+  #take(waits: (w: Waiter) => void): Promise<Delivery | undefined> {
     const d = this.#buffer.shift();
     if (d !== undefined) {
       if (this.noAck) this.processed();
@@ -93,17 +110,9 @@ export class Subscription implements AsyncIterable<Delivery> {
     }
     if (this.#end !== undefined) return this.#end.error === undefined ? Promise.resolve(undefined) : Promise.reject(this.#end.error);
     return new Promise((resolve, reject) => {
-      let waiter: Waiter = { resolve, reject };
-      if (signal !== undefined) {
-        const abort = (): void => {
-          this.#waiters.delete(waiter);
-          reject(signal.reason as Error);
-        };
-        const quiet = (): void => signal.removeEventListener("abort", abort);
-        waiter = { resolve: (d) => (quiet(), resolve(d)), reject: (e) => (quiet(), reject(e)) };
-        signal.addEventListener("abort", abort, { once: true });
-      }
+      const waiter = { resolve, reject };
       this.#waiters.add(waiter);
+      waits(waiter);
     });
   }
 
@@ -113,31 +122,37 @@ export class Subscription implements AsyncIterable<Delivery> {
    * that error once the calls that run are done.
    */
   async handle(fn: (d: Delivery) => unknown, { concurrency = 1, signal }: { concurrency?: number; signal?: AbortSignal } = {}): Promise<void> {
-    const stop = new AbortController();
-    const abort = (): void => stop.abort(signal!.reason);
-    if (signal?.aborted === true) abort();
-    signal?.addEventListener("abort", abort, { once: true });
-    const work = async (): Promise<void> => {
-      try {
-        for (;;) {
-          const d = await this.#next(stop.signal);
-          if (d === undefined) return;
-          await fn(d);
-        }
-      } catch (e) {
-        stop.abort(e);
+    signal?.throwIfAborted();
+    const waiting = new Set<Waiter>();
+    let failure: { error: unknown } | undefined;
+    const stop = (error: unknown): void => {
+      failure ??= { error };
+      for (const w of waiting) {
+        this.#waiters.delete(w);
+        w.resolve(undefined);
       }
     };
-    await Promise.all(Array.from({ length: concurrency }, work));
+    const abort = (): void => stop(signal!.reason);
+    signal?.addEventListener("abort", abort, { once: true });
+    const work = async (): Promise<void> => {
+      while (failure === undefined) {
+        let waiter: Waiter | undefined;
+        const d = await this.#untilClosed(this.#take((w) => waiting.add((waiter = w))));
+        if (waiter !== undefined) waiting.delete(waiter);
+        if (d === undefined) return;
+        await fn(d);
+      }
+    };
+    await Promise.all(Array.from({ length: concurrency }, () => work().catch(stop)));
     signal?.removeEventListener("abort", abort);
-    stop.signal.throwIfAborted();
+    if (failure !== undefined) throw (failure as { error: unknown }).error;
   }
 
   [Symbol.asyncIterator](): AsyncIterator<Delivery, undefined> {
     const done = { done: true, value: undefined } as const;
     return {
       next: async () => {
-        const value = await this.#next();
+        const value = await this.#untilClosed(this.receive());
         return value === undefined ? done : { done: false, value };
       },
       return: async () => {
@@ -147,10 +162,10 @@ export class Subscription implements AsyncIterable<Delivery> {
     };
   }
 
-  /** receive, for loops: that the client was closed here is no error. */
-  async #next(signal?: AbortSignal): Promise<Delivery | undefined> {
+  /** For loops: that the client was closed here is no error. */
+  async #untilClosed(taken: Promise<Delivery | undefined>): Promise<Delivery | undefined> {
     try {
-      return await this.receive({ signal });
+      return await taken;
     } catch (e) {
       if (this.#end?.own === true && e instanceof ClosedError) return undefined;
       throw e;
@@ -165,16 +180,19 @@ export class Subscription implements AsyncIterable<Delivery> {
     if (this.#end === undefined) await this.#supply.unsubscribe(this, signal);
   }
 
-  /** Whether no more comes. For the package alone, like all below. */
+  // What is below is for the package alone.
+
+  /** Whether no more comes. @internal */
   get ended(): boolean {
     return this.#end !== undefined;
   }
 
-  /** The request on a new connection. Its credit is the prefetch, less what is buffered still. */
+  /** The request on a new connection. Its credit is the prefetch, less what is buffered still. @internal */
   get fields(): Fields<"subscribe"> {
     return { ...this.#asked, queue: this.queue, credit: this.prefetch - this.#buffer.length };
   }
 
+  /** @internal */
   deliver(d: Delivery): void {
     if (this.#end !== undefined) return this.#supply.giveBack([d]);
     for (const waiter of this.#waiters) {
@@ -185,20 +203,20 @@ export class Subscription implements AsyncIterable<Delivery> {
     this.#buffer.push(d);
   }
 
-  /** A delivery was settled or, with noAck, received. */
+  /** A delivery was settled or, with noAck, received. @internal */
   processed(): void {
     if (++this.#processed < this.#half || this.#end !== undefined) return;
     this.#supply.grant(this.id, this.#processed);
     this.#processed = 0;
   }
 
-  /** The connection is lost. What nobody has received is delivered again; with noAck it is not. */
+  /** The connection is lost. What nobody has received is delivered again; with noAck it is not. @internal */
   disconnected(): void {
     this.#processed = 0;
     if (!this.noAck) this.#buffer.drain();
   }
 
-  /** Ends it: with an error, or quietly when it was unsubscribed. own: the client was closed here. */
+  /** Ends it: with an error, or quietly when it was unsubscribed. own: the client was closed here. @internal */
   finish(error: FireError | undefined, own = false): void {
     if (this.#end !== undefined) return;
     this.#end = { error, own };

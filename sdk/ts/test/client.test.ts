@@ -280,6 +280,16 @@ test("publishAll keeps a window in flight and stops at a failure", async (t) => 
   await assert.rejects(failing, NackedError);
   await p.settled();
   assert.equal(p.waiting, 0);
+
+  const stop = new AbortController();
+  const stopped = c.publishAll(messages(), { window: 2, signal: stop.signal });
+  await p.expect("publish");
+  await p.expect("publish");
+  stop.abort();
+  await assert.rejects(stopped, { name: "AbortError" });
+  p.send("confirm", { upto: 14 });
+  await p.settled();
+  assert.equal(p.waiting, 0);
 });
 
 // ---- Consuming

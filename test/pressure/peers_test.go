@@ -1,0 +1,373 @@
+//go:build linux
+
+package pressure
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/firemq/firemq/frames/amqp"
+	"github.com/firemq/firemq/internal/rawamqp"
+	fire "github.com/firemq/firemq/sdk/go"
+	"github.com/firemq/firemq/test/internal/brokertest"
+)
+
+// soak makes the drills keep their load up for longer: make soak.
+var soak = flag.Duration("soak", 0, "how long each drill keeps its load up; 0: until it has shown what it must")
+
+// within is the most that a drill may take with its load, beside what soak asks for.
+const within = time.Minute
+
+// keep goes on until ok and the time that soak asks for, or fails when that is not within a minute more.
+func keep(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	until := time.Now().Add(*soak)
+	brokertest.Eventually(t, *soak+within, what, func() bool { return ok() && time.Now().After(until) })
+}
+
+// limited is a broker with a memory limit of memoryLimit, in memory, and how much it had resident at most.
+func limited(t *testing.T, flags ...string) (*brokertest.Broker, func() int64) {
+	b := brokertest.Start(t, brokertest.Options{Flags: append([]string{"--memory-limit", fmt.Sprint(memoryLimit)}, flags...)})
+	return b, watchRSS(t, b.Pid())
+}
+
+// stayed checks that memory was bounded.
+func stayed(t *testing.T, peak func() int64) {
+	t.Helper()
+	t.Logf("at most %d MiB resident of %d", peak()>>20, memoryLimit>>20)
+	if most := int64(memoryLimit + memoryLimit/20); peak() > most {
+		t.Errorf("%d bytes resident, want %d at most", peak(), most)
+	}
+}
+
+const raised, over = "memory alarm: publishers are paused", "memory alarm is over"
+
+// api asks the management API.
+func api(t *testing.T, b *brokertest.Broker, path string, into any) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", b.HTTPURL+"/api"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetBasicAuth("guest", "guest")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// states counts the connections by their state.
+func states(t *testing.T, b *brokertest.Broker) map[string]int {
+	t.Helper()
+	var list []struct{ State string }
+	api(t, b, "/connections", &list)
+	n := make(map[string]int)
+	for _, c := range list {
+		n[c.State]++
+	}
+	return n
+}
+
+// roundTrip sends one message and takes it back.
+func roundTrip(t *testing.T, b *brokertest.Broker) {
+	t.Helper()
+	ch := dialAMQP(t, b.AMQPURL)
+	q, err := ch.QueueDeclare("", false, true, true, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := ch.Consume(q.Name, "", true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Publish("", q.Name, false, false, amqp091.Publishing{Body: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-list:
+	case <-time.After(within):
+		t.Fatal("no message comes through")
+	}
+}
+
+// 200 clients that each begin a message of 64 MiB and never end it: those who take too much are refused by
+// name, nobody else notices, and memory stays below its limit.
+func TestHalfSentMessages(t *testing.T) {
+	b, peak := limited(t)
+	addr := brokertest.Address(t, b.AMQPURL)
+	var refused, sent atomic.Int64
+	var conns []net.Conn
+	var running sync.WaitGroup
+	for range 200 {
+		c := rawamqp.Login(t, addr)
+		conns = append(conns, c)
+		running.Go(func() {
+			first := rawamqp.BeginMessage(64<<20, 0)
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			part := amqp.AppendBody(nil, 1, make([]byte, 100_000), 131072)
+			_, err := c.Write(first)
+			for n := 0; err == nil && n < 60<<20; n += len(part) {
+				_, err = c.Write(part)
+				sent.Add(int64(len(part)))
+			}
+			answer, _ := io.ReadAll(c)
+			if strings.Contains(string(answer), "RESOURCE_ERROR - unfinished messages of all connections take more than") {
+				refused.Add(1)
+			}
+		})
+	}
+	keep(t, "half-sent messages are refused", func() bool { return refused.Load() > 50 })
+	roundTrip(t, b)
+	for _, c := range conns {
+		c.Close()
+	}
+	running.Wait()
+	brokertest.Eventually(t, within, "the alarm is over, if there was one", func() bool { return !lastOf(b.Output(), raised, over) })
+	t.Logf("%d MiB sent, %d of 200 refused", sent.Load()>>20, refused.Load())
+	roundTrip(t, b)
+	stayed(t, peak)
+}
+
+// A consumer that does not read, without acknowledgements: its outbox has a bound, the rest stays in the
+// queue, and the alarm stops publishers. When it reads the alarm ends by itself.
+func TestConsumerThatNeverReads(t *testing.T) {
+	for name, kind := range map[string]struct {
+		publish func(*load, context.Context, int) error
+		noAck   bool
+	}{
+		"AMQP no_ack":   {(*load).publishAMQP, true},
+		"AMQP acks":     {(*load).publishAMQP, false},
+		"FireMQ no_ack": {(*load).publishFire, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, peak := limited(t)
+			c := rawamqp.Consume(t, brokertest.Address(t, b.AMQPURL), "load", kind.noAck)
+			defer c.Close()
+			l := &load{broker: b}
+			ctx, cancel := context.WithTimeout(t.Context(), *soak+2*within)
+			defer cancel()
+			done := make(chan error, publishers)
+			for i := range publishers {
+				go func() { done <- kind.publish(l, ctx, i) }()
+			}
+			keep(t, "an alarm", func() bool { return lastOf(b.Output(), raised, over) })
+			// Publishers that had the bad luck to wait for confirms are not blocked: they have not published since.
+			if n := states(t, b); n["blocked"] < 1 || n["blocked"]+n["blocking"] != publishers+1 {
+				t.Errorf("states %v", n)
+			}
+			l.stop.Store(true)
+			if kind.noAck {
+				go io.Copy(io.Discard, c) // it reads after all
+			} else {
+				c.Close() // what it has not acknowledged is dropped with the queue
+				if _, err := dialAMQP(t, b.AMQPURL).QueueDelete("load", false, false, false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			brokertest.Eventually(t, within, "the alarm is over", func() bool { return lastOf(b.Output(), over, raised) })
+			for range publishers {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			stayed(t, peak)
+		})
+	}
+}
+
+// A million unacknowledged deliveries on one channel, which are then acknowledged at once.
+func TestMillionUnacked(t *testing.T) {
+	b := brokertest.Start(t, brokertest.Options{})
+	const n = 1_000_000
+	c, err := fire.Dial(t.Context(), b.FireURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ch := dialAMQP(t, b.AMQPURL)
+	if _, err := ch.QueueDeclare("q", false, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	published := make(chan error, 1)
+	go func() {
+		p := c.NewPublisher(fire.PublisherOptions{})
+		for range n {
+			if err := p.Publish(t.Context(), fire.Message{Key: "q", Body: []byte("0123456789"), Transient: true}); err != nil {
+				published <- err
+				return
+			}
+		}
+		published <- p.Flush(t.Context())
+	}()
+	list, err := ch.Consume("q", "", false, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last uint64
+	for range n {
+		d := <-list
+		last = d.DeliveryTag
+	}
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	counts := func() (ready, unacked float64) {
+		var q struct {
+			Ready   float64 `json:"messages_ready"`
+			Unacked float64 `json:"messages_unacknowledged"`
+		}
+		api(t, b, "/queues/%2F/q", &q)
+		return q.Ready, q.Unacked
+	}
+	if ready, unacked := counts(); ready != 0 || unacked != n || last != n {
+		t.Fatalf("%v ready, %v unacknowledged, the last tag is %d", ready, unacked, last)
+	}
+	t.Logf("%d MiB resident", rss(b.Pid())>>20)
+	if err := ch.Ack(last, true); err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Eventually(t, within, "all is acknowledged", func() bool { _, unacked := counts(); return unacked == 0 })
+}
+
+// An alarm that comes and goes 100 times while clients work: each time publishers go on, and nothing that
+// was confirmed is lost.
+func TestAlarmComesAndGoes(t *testing.T) {
+	settings := t.TempDir() + "/firemq.toml"
+	b := (*brokertest.Broker)(nil)
+	limit := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(settings, []byte("[limits]\ndisk_free = '"+text+"'\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if b != nil {
+			syscall.Kill(b.Pid(), syscall.SIGHUP)
+		}
+	}
+	limit("0")
+	b = brokertest.Start(t, brokertest.Options{Data: t.TempDir(), Flags: []string{"--config", settings, "--log-level", "warn,amqp=off"}})
+	l := newLoad(b)
+	close(l.drain)
+	ctx, cancel := context.WithTimeout(t.Context(), *soak+3*within)
+	defer cancel()
+	ch := dialAMQP(t, b.AMQPURL)
+	if _, err := ch.QueueDeclare("load", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, publishers)
+	for i := range publishers {
+		go func() { done <- l.publishPersistent(ctx, i) }()
+	}
+	if err := l.consume(ch); err != nil {
+		t.Fatal(err)
+	}
+	alarm := func() bool {
+		var n []struct {
+			Alarm bool `json:"disk_free_alarm"`
+		}
+		api(t, b, "/nodes", &n)
+		return n[0].Alarm
+	}
+	for round := 0; round < 100; round++ {
+		limit("1000TB")
+		brokertest.Eventually(t, within, "the alarm", alarm)
+		limit("0")
+		brokertest.Eventually(t, within, "the end of the alarm", func() bool { return !alarm() })
+		before := l.sum(&l.confirmed)
+		brokertest.Eventually(t, within, "publishers go on", func() bool { return l.sum(&l.confirmed) > before })
+	}
+	l.stop.Store(true)
+	for range publishers {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.arrived(t)
+	if n := states(t, b); n["blocked"]+n["blocking"] > 0 {
+		t.Errorf("states %v after the alarms", n)
+	}
+}
+
+// A publisher of few messages beside one that floods the journal: it is served in between, whatever waits
+// for the disk.
+func TestSmallPublisherBesideAFlood(t *testing.T) {
+	b := brokertest.Start(t, brokertest.Options{Data: t.TempDir()})
+	ch := dialAMQP(t, b.AMQPURL)
+	for _, q := range []string{"load", "small"} {
+		if _, err := ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), *soak+2*within)
+	defer cancel()
+	flooded, flow := atomic.Int64{}, false
+	for range publishers {
+		c, err := amqp091.Dial(b.AMQPURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fch, err := c.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			big := make([]byte, 60_000)
+			for ctx.Err() == nil && fch.Publish("", "load", false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: big}) == nil {
+				flooded.Add(1)
+			}
+		}()
+	}
+	var times []time.Duration
+	keep(t, "100 confirms of the small publisher", func() bool {
+		begin := time.Now()
+		c, err := ch.PublishWithDeferredConfirm("", "small", false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("x")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !c.Wait() {
+			t.Fatal("refused")
+		}
+		times = append(times, time.Since(begin))
+		if len(times)%20 == 0 {
+			flow = flow || states(t, b)["flow"] > 0
+			if _, err := ch.QueuePurge("load", false); err != nil { // the flood is not the point, its disk is
+				t.Fatal(err)
+			}
+		}
+		return len(times) >= 100
+	})
+	cancel()
+	t.Logf("small publisher: median %s, 99 of 100 below %s; the flood brought %d MiB, flow was shown: %t",
+		quantile(times, 0.5), quantile(times, 0.99), flooded.Load()*60_000>>20, flow)
+	if flooded.Load() == 0 {
+		t.Error("there was no flood")
+	}
+}
+
+// quantile gives the value below which that share of a list is.
+func quantile(list []time.Duration, share float64) time.Duration {
+	sorted := slices.Sorted(slices.Values(list))
+	return sorted[int(float64(len(sorted)-1)*share)].Round(10 * time.Microsecond)
+}
