@@ -109,13 +109,13 @@ func request(t *testing.T, addr, method, path, body string) (status int, answer 
 	return res.StatusCode, answer, res.Header
 }
 
-// TestRabbitmqctl compares the command lines of testdata/rabbitmqctl.txt.
+// TestRabbitmqctl compares the command lines of testdata/rabbitmqctl/lines.txt.
 func TestRabbitmqctl(t *testing.T) {
 	b := both(t)
 	if b.rabbit.cmd == nil {
 		t.Skip("needs a RabbitMQ of its own")
 	}
-	text, err := os.ReadFile("testdata/rabbitmqctl.txt")
+	text, err := os.ReadFile("testdata/rabbitmqctl/lines.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
