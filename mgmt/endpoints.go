@@ -104,6 +104,7 @@ func endpoints() []endpoint {
 		{path: "/aliveness-test/{vhost}", level: vhostUser, get: aliveness},
 		{path: "/healthchecks/node", level: member, get: checkNode},
 		{path: "/healthchecks/node/{node}", level: member, get: checkNode},
+		{path: "/health/report", level: member, get: healthReport},
 		{path: "/health/checks/alarms", level: member, get: checkAlarms("in the cluster")},
 		{path: "/health/checks/local-alarms", level: member, get: checkAlarms("on the node")},
 		{path: "/health/checks/certificate-expiration/{within}/{unit}", level: member, get: checkCertificates},
