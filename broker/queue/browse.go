@@ -257,3 +257,103 @@ func (q *Queue) Oldest() (oldest *Entry) {
 	}
 	return oldest
 }
+
+// Withdraw takes ready messages off the queue, wherever they are, for an operator who moves or deletes them: those at
+// the given places, in any order, that are still there. They go to out with the queue's reference; the owner
+// settles them. It takes the time of a walk to them.
+func (q *Queue) Withdraw(places []Place, out *[]Entry) {
+	before := len(*out)
+	byPriority := make(map[uint8][]uint64)
+	for _, p := range places {
+		if !p.Delayed {
+			byPriority[p.Priority] = append(byPriority[p.Priority], p.Key)
+		}
+	}
+	for l, p := range q.ready.each() {
+		ranks := byPriority[uint8(p)]
+		if len(ranks) == 0 || l.empty() {
+			continue
+		}
+		slices.Sort(ranks)
+		l.withdraw(ranks, out)
+		if l.empty() {
+			q.ready.leave(p)
+		}
+	}
+	for i := range (*out)[before:] {
+		e := &(*out)[before+i]
+		q.ready.n--
+		q.ready.bytes -= int64(e.Size)
+		q.ready.resident -= e.cost()
+	}
+	q.checkNow()
+}
+
+// withdraw takes out the entries with the given ranks, which are in order.
+func (l *level) withdraw(ranks []uint64, out *[]Entry) {
+	kept := l.back[:0]
+	for i := range l.back {
+		e := &l.back[i]
+		if _, picked := slices.BinarySearch(ranks, e.rank()); picked {
+			*out = append(*out, *e)
+			continue
+		}
+		kept = append(kept, *e)
+	}
+	if gone := l.back[len(kept):]; len(gone) > 0 {
+		clear(gone)
+		l.back = kept
+		l.back.init()
+	}
+	for f := range l.fifos() {
+		f.withdraw(ranks, out)
+	}
+}
+
+func (f *fifo) withdraw(ranks []uint64, out *[]Entry) {
+	var scratch [chunkEntries]Entry
+	var before *chunk
+	c := f.start(ranks[0] - 1)
+	for c != nil && len(ranks) > 0 {
+		next := c.next
+		if next != nil && !f.ripe && next.firstSeq() <= ranks[0] {
+			before, c = c, next
+			continue
+		}
+		entries := f.look(c, scratch[:])
+		kept := 0
+		for i := range entries {
+			e := &entries[i]
+			for len(ranks) > 0 && ranks[0] < e.rank() {
+				ranks = ranks[1:]
+			}
+			if len(ranks) > 0 && ranks[0] == e.rank() {
+				*out = append(*out, *e)
+				continue
+			}
+			entries[kept] = *e
+			kept++
+		}
+		if kept < len(entries) {
+			f.paging = cursor{} // it begins again, and passes what is packed
+		}
+		if kept > 0 {
+			f.shorten(c, entries, kept)
+			before = c
+		} else {
+			if before == nil {
+				before = f.before(c)
+			}
+			f.unlink(before, c)
+		}
+		c = next
+	}
+}
+
+// before is the chunk in front of c, nil for the first one.
+func (f *fifo) before(c *chunk) (before *chunk) {
+	for at := f.first; at != c; at = at.next {
+		before = at
+	}
+	return before
+}
