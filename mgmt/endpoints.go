@@ -1,5 +1,7 @@
 package mgmt
 
+import "github.com/firemq/firemq/broker"
+
 // endpoints is the API: each path, who may use it, and what carries it out. docs/http-api.md describes them.
 func endpoints() []endpoint {
 	return []endpoint{
@@ -49,6 +51,10 @@ func endpoints() []endpoint {
 		{path: "/queues/{vhost}/{queue}/bindings", level: vhostUser, get: listQueueBindings},
 		{path: "/queues/{vhost}/{queue}/contents", write: vhostUser, delete: purgeQueue},
 		{path: "/queues/{vhost}/{queue}/messages", level: vhostUser, get: browseMessages},
+		{path: "/queues/{vhost}/{queue}/messages/copy", write: vhostUser, post: transfer(broker.Copy)},
+		{path: "/queues/{vhost}/{queue}/messages/move", write: vhostUser, post: transfer(broker.Move)},
+		{path: "/queues/{vhost}/{queue}/messages/delete", write: vhostUser, post: transfer(broker.Delete)},
+		{path: "/queues/{vhost}/{queue}/messages/replay", write: vhostUser, post: transfer(broker.Replay)},
 		{path: "/queues/{vhost}/{queue}/unacked", level: vhostUser, get: listUnacked},
 		{path: "/queues/{vhost}/{queue}/get", write: vhostUser, post: getMessages},
 		{path: "/queues/{vhost}/{queue}/actions", write: administrator, post: queueActions},

@@ -357,3 +357,85 @@ func (f *fifo) before(c *chunk) (before *chunk) {
 	}
 	return before
 }
+
+// Return puts a message that Withdraw took back to its place, as it was. Limits are not applied to it. The queue is not
+// closed.
+func (q *Queue) Return(e Entry) {
+	if q.closed {
+		panic("BUG: queue: return to a closed queue")
+	}
+	q.transit = false
+	l := q.ready.enter(&e)
+	f := &l.fifo
+	if e.Due != 0 {
+		if l.ripe == nil {
+			l.ripe = &fifo{ripe: true}
+		}
+		f = l.ripe
+	}
+	first := true // of its level, but for those that came back
+	for f := range l.fifos() {
+		first = first && (f.empty() || e.rank() < f.front().rank())
+	}
+	if first {
+		l.back.push(&e)
+	} else {
+		f.insert(&e)
+	}
+	q.noteExpiry(&e)
+	q.checkNow()
+}
+
+// insert puts an entry where its rank belongs.
+func (f *fifo) insert(e *Entry) {
+	f.paging = cursor{} // it begins again, and passes what is packed
+	f.marks = nil       // e may be above what they are behind of
+	switch {
+	case f.empty() || f.last.entries[f.to-1].rank() < e.rank():
+		f.append(e)
+		return
+	case e.rank() < f.front().rank() && f.from > 0:
+		f.from--
+		f.first.entries[f.from] = *e
+		f.first.covers(e)
+		return
+	case e.rank() < f.front().rank():
+		c := chunks.Get().(*chunk)
+		c.entries = c.entries[:1]
+		c.entries[0] = *e
+		c.next, c.from, c.to, c.soonest = f.first, e.Due, e.Due, e.Expiry
+		f.memory += c.memory()
+		f.first = c
+		return
+	}
+	var scratch [chunkEntries]Entry
+	c := f.start(e.rank())
+	for c.next != nil && f.look(c.next, scratch[:])[0].rank() < e.rank() {
+		c = c.next
+	}
+	f.unpack(c)
+	entries := f.look(c, nil)
+	at, _ := slices.BinarySearchFunc(entries, *e, byRank)
+	// What is behind it goes into a chunk of its own, with it.
+	n := chunks.Get().(*chunk)
+	count := 1 + len(entries) - at
+	n.entries[0] = *e
+	copy(n.entries[1:], entries[at:])
+	clear(entries[at:])
+	n.next, n.from, n.to, n.soonest = c.next, c.from, c.to, c.soonest
+	n.covers(e)
+	f.memory += n.memory()
+	c.next = n
+	if c == f.last {
+		c.entries = c.entries[:f.to-(count-1)]
+		f.last, f.to = n, count
+	} else {
+		c.entries = c.entries[:len(c.entries)-(count-1)]
+		n.entries = n.entries[:count]
+	}
+}
+
+// covers keeps the bounds of a chunk that got e.
+func (c *chunk) covers(e *Entry) {
+	c.from, c.to, c.soonest = min(c.from, e.Due), max(c.to, e.Due), earliest(c.soonest, e.Expiry)
+}

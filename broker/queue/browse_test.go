@@ -73,6 +73,11 @@ func TestBrowseWhileUsed(t *testing.T) {
 					if r.q.Withdraw(places, &gone); len(gone) != len(places) {
 						t.Fatalf("%d withdrawn of %d", len(gone), len(places))
 					}
+					for i := range gone {
+						if rnd.IntN(2) == 0 {
+							r.q.Return(gone[i])
+						}
+					}
 				case 0:
 					publish(rnd.IntN(300))
 				case 1:

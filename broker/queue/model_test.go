@@ -634,6 +634,13 @@ func testModel(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Fatalf("withdrew %+v, want %+v", got, want)
 				}
+				for _, e := range got {
+					if rapid.Bool().Draw(t, "return") {
+						q.Return(e)
+						m.ready = append(m.ready, e)
+						m.transit = false
+					}
+				}
 			},
 			"purge": func(t *rapid.T) {
 				if rapid.IntRange(0, 3).Draw(t, "really") > 0 {

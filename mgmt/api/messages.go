@@ -70,3 +70,13 @@ type Finding struct {
 	Cause    string `json:"cause"`
 	Action   string `json:"action"`
 }
+
+// Transferred says how a copy, move, deletion or replay of messages ended.
+type Transferred struct {
+	Done    int    `json:"done"`
+	Failed  int    `json:"failed"`           // left where they were
+	Reason  string `json:"reason,omitempty"` // why the first of them failed
+	Scanned int    `json:"scanned"`
+	Cursor  string `json:"cursor"` // where to go on
+	More    bool   `json:"more"`   // there may be messages behind it
+}
