@@ -15,6 +15,13 @@ func short(url string) Options {
 	return Options{URL: url, Publishers: 1, Consumers: 1, Window: 100, Prefetch: 50, Duration: 50 * time.Millisecond, Patience: 5 * time.Second}
 }
 
+// counted is a run of a thousand messages, however busy the machine is.
+func counted(url string) Options {
+	o := short(url)
+	o.Duration, o.Count = 0, 1000
+	return o
+}
+
 func mustRun(t *testing.T, o Options) *Report {
 	t.Helper()
 	rep, err := Run(t.Context(), o)
@@ -92,8 +99,8 @@ func TestRunDeliversEverything(t *testing.T) {
 
 func TestRunCountsLoss(t *testing.T) {
 	urls(t, faults{drop: 100}, func(t *testing.T, b *fake, url string) {
-		o := short(url)
-		o.Consumers, o.Patience = 2, 100*time.Millisecond
+		o := counted(url)
+		o.Consumers, o.Patience = 2, 2*time.Second
 		rep := mustRun(t, o)
 		if want := rep.Published / 100; rep.Lost != want || want == 0 || rep.Duplicated != 0 {
 			t.Errorf("of %d published %d lost and %d duplicated, want %d and 0", rep.Published, rep.Lost, rep.Duplicated, want)
@@ -106,7 +113,7 @@ func TestRunCountsLoss(t *testing.T) {
 
 func TestRunCountsDuplicates(t *testing.T) {
 	urls(t, faults{duplicate: 100}, func(t *testing.T, b *fake, url string) {
-		o := short(url)
+		o := counted(url)
 		o.Consumers = 2
 		rep := mustRun(t, o)
 		if want := rep.Published / 100; rep.Duplicated != want || want == 0 || rep.Lost != 0 {
@@ -120,7 +127,7 @@ func TestRunCountsDuplicates(t *testing.T) {
 
 func TestRunCountsRefusals(t *testing.T) {
 	urls(t, faults{refuse: 100}, func(t *testing.T, b *fake, url string) {
-		rep := mustRun(t, short(url))
+		rep := mustRun(t, counted(url))
 		if want := rep.Published / 100; rep.Refused != want || want == 0 || rep.Lost != 0 || rep.Duplicated != 0 {
 			t.Errorf("of %d published %d refused, %d lost, %d duplicated, want %d, 0, 0", rep.Published, rep.Refused, rep.Lost, rep.Duplicated, want)
 		}
@@ -132,7 +139,7 @@ func TestRunCountsRefusals(t *testing.T) {
 
 func TestRunWithoutConsumersCountsWhatIsLeft(t *testing.T) {
 	urls(t, faults{drop: 100}, func(t *testing.T, b *fake, url string) {
-		o := short(url)
+		o := counted(url)
 		o.Consumers, o.Queues = 0, 3
 		rep := mustRun(t, o)
 		if want := rep.Published / 100; rep.Lost != want || rep.Left != rep.Published-want || want == 0 {
@@ -143,7 +150,7 @@ func TestRunWithoutConsumersCountsWhatIsLeft(t *testing.T) {
 
 func TestRunWaitsWhilePaused(t *testing.T) {
 	urls(t, faults{pause: 200}, func(t *testing.T, b *fake, url string) {
-		rep := mustRun(t, short(url))
+		rep := mustRun(t, counted(url))
 		if err := rep.Err(); err != nil || rep.Pauses == 0 {
 			t.Errorf("%d pauses, error %v", rep.Pauses, err)
 		}

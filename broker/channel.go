@@ -287,7 +287,7 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		return
 	}
 	redelivered := uint64(0)
-	unsent := false
+	unsent, traced := false, ch.conn.vhost.traced.Load() && !q.replies
 	d := &ch.out
 	d.Consumer = c
 	for i := range c.pending {
@@ -298,6 +298,9 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 			redelivered++
 		}
 		ch.sink.Deliver(d)
+		if traced && !d.Unsent {
+			t.tapOut(ch, q, e.Msg, e.Redelivered)
+		}
 		if q.replies && !c.Credited {
 			ch.nextTag-- // like RabbitMQ: over AMQP a reply takes no tag, it shows the next one
 		}
@@ -391,6 +394,9 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	strays := false
 	send(d, q.sm.Len())
 	d.Msg = nil
+	if !d.Unsent && c.vhost.traced.Load() {
+		t.tapOut(ch, q, entry.Msg, entry.Redelivered)
+	}
 	noAck = noAck && !d.Unsent
 	if !noAck {
 		ch.unacked.push(ch.nextTag, q, nil, &entry, t.now)

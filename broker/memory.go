@@ -29,7 +29,7 @@ func (m *Memory) Sum() int64 {
 
 // What one of them takes with all that belongs to it, about, in bytes: TestMemoryIsAccounted measures it.
 const (
-	queueMemory      = 1500
+	queueMemory      = 1750
 	exchangeMemory   = 700
 	bindingMemory    = 570
 	connectionMemory = 2900 // without its session
@@ -70,7 +70,7 @@ func (b *Broker) Memory() Memory {
 	for ch := range b.census.channels {
 		tx := int64(ch.txPubs.Load())*int64(unsafe.Sizeof(publish{})) + int64(ch.txOps.Load())*(int64(unsafe.Sizeof(op{}))+16)
 		ch.peer.Lock()
-		m.Channels += channelMemory + tx + int64(len(ch.unacked.ring))*int64(unsafe.Sizeof(slot{})) + int64(cap(ch.wait))*int64(unsafe.Sizeof(pledge{}))
+		m.Channels += channelMemory + tx + int64(ch.unacked.slots())*int64(unsafe.Sizeof(slot{})) + int64(cap(ch.wait))*int64(unsafe.Sizeof(pledge{}))
 		ch.peer.Unlock()
 	}
 	b.census.mu.Unlock()

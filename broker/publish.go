@@ -190,6 +190,9 @@ func (ch *Channel) flush() {
 		return
 	}
 	t := ch.conn.begin()
+	if ch.conn.vhost.traced.Load() {
+		ch.tapIn(t, ch.pubs)
+	}
 	ch.publish(t, ch.pubs)
 	clear(ch.pubs)
 	ch.pubs = ch.pubs[:0]

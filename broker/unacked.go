@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/firemq/firemq/broker/queue"
@@ -16,24 +17,36 @@ type slot struct {
 }
 
 // unacked holds a channel's outstanding deliveries in tag order. Tags are mostly dense, so a tag's
-// place is a subtraction; settled slots stay as holes until the front passes them or, when the ring
-// is full and half of it holes, they are squeezed out. So it never holds more than twice the
-// outstanding deliveries, or its smallest size.
+// place is a subtraction; settled slots stay as holes until the front passes them or, when there is no
+// room and half of them are holes, they are squeezed out. Above keptBlocks it holds at most about four times
+// the outstanding deliveries: half of the slots in use may be holes, and as many may be room.
+//
+// The slots are in blocks, so that a million are not copied when there is one more.
 type unacked struct {
-	ring []slot // length a power of two
-	head int    // index of the oldest slot
-	n    int    // slots in use, holes too
-	live int    // slots outstanding
+	blocks []*[blockSlots]slot // those before first are nil; behind the last slot there may be room
+	first  int                 // block of the oldest slot
+	head   int                 // the oldest slot in its block
+	n      int                 // slots in use, holes too
+	live   int                 // slots outstanding
 }
 
-const unackedMin = 64
+const (
+	blockSlots = 64
+	keptBlocks = 64 // with little outstanding; more are the memory of a burst
+)
 
-func (u *unacked) at(i int) *slot { return &u.ring[(u.head+i)&(len(u.ring)-1)] }
+func (u *unacked) at(i int) *slot {
+	i += u.head
+	return &u.blocks[u.first+i/blockSlots][i%blockSlots]
+}
+
+// slots is how many there is memory for.
+func (u *unacked) slots() int { return (len(u.blocks) - u.first) * blockSlots }
 
 // push adds a delivery; tags only grow.
 func (u *unacked) push(tag uint64, q *Queue, c *Consumer, e *queue.Entry, at int64) {
-	if u.n == len(u.ring) {
-		u.grow()
+	if u.head+u.n == u.slots() {
+		u.extend()
 	}
 	s := u.at(u.n)
 	s.tag, s.q, s.c, s.e, s.at = tag, q, c, *e, at
@@ -41,20 +54,49 @@ func (u *unacked) push(tag uint64, q *Queue, c *Consumer, e *queue.Entry, at int
 	u.live++
 }
 
-func (u *unacked) grow() {
-	size := max(unackedMin, len(u.ring))
-	if u.live > len(u.ring)/2 {
-		size = 2 * len(u.ring)
-	}
-	ring := make([]slot, size)
-	n := 0
-	for i := range u.n {
-		if s := u.at(i); s.q != nil {
-			ring[n] = *s
+// extend makes room for a slot: holes are squeezed out when they are half of all.
+func (u *unacked) extend() {
+	if u.n >= blockSlots && u.live <= u.n/2 {
+		n := 0
+		for i := range u.n {
+			s := u.at(i)
+			if s.q == nil {
+				continue
+			}
+			if n < i {
+				*u.at(n), *s = *s, slot{}
+			}
 			n++
 		}
+		u.n = n
+		return
 	}
-	u.ring, u.head, u.n = ring, 0, n
+	u.append(new([blockSlots]slot))
+}
+
+func (u *unacked) append(b *[blockSlots]slot) {
+	if len(u.blocks) == cap(u.blocks) && u.first > len(u.blocks)/2 {
+		n := copy(u.blocks, u.blocks[u.first:])
+		clear(u.blocks[n:])
+		u.blocks, u.first = u.blocks[:n], 0
+	}
+	u.blocks = append(u.blocks, b)
+}
+
+// drop takes off the oldest slot, which is empty. A block that it leaves becomes room at the end, unless
+// there is enough: as much as there are slots in use, or keptBlocks in all.
+func (u *unacked) drop() {
+	u.n--
+	if u.head++; u.head < blockSlots {
+		return
+	}
+	b := u.blocks[u.first]
+	u.blocks[u.first] = nil
+	u.first++
+	u.head = 0
+	if u.slots() < max(2*u.n, keptBlocks*blockSlots) {
+		u.append(b)
+	}
 }
 
 // from gives the index of the first slot with that tag or a later one; u.n if there is none.
@@ -108,37 +150,33 @@ func (u *unacked) takeAll() unacked {
 	return all
 }
 
-// cut takes the first n slots off, by moving the smaller part.
+// cut takes the first n slots off. Blocks change hands, only the one where the cut goes through is copied.
 func (u *unacked) cut(n int) unacked {
 	if n == u.n {
 		return u.takeAll()
 	}
-	first, rest := u.takeAll(), unacked{}
-	from, to := &first, &rest
-	lo, hi := n, first.n
-	if n <= first.n/2 {
-		rest, first = first, unacked{}
-		from, to = &rest, &first
-		lo, hi = 0, n
+	lo, hi := 0, n // the smaller part, whose outstanding ones are counted
+	if n > u.n/2 {
+		lo, hi = n, u.n
 	}
-	size := unackedMin
-	for size < hi-lo {
-		size *= 2
-	}
-	to.ring = make([]slot, size)
+	live := 0
 	for i := lo; i < hi; i++ {
-		s := from.at(i)
-		to.ring[to.n] = *s
-		to.n++
-		if s.q != nil {
-			to.live++
-			from.live--
+		if u.at(i).q != nil {
+			live++
 		}
-		*s = slot{}
 	}
-	from.n -= hi - lo
-	if lo == 0 {
-		from.head = (from.head + hi) & (len(from.ring) - 1)
+	if lo > 0 {
+		live = u.live - live
+	}
+	blocks := u.blocks[u.first:]
+	block, offset := (u.head+n)/blockSlots, (u.head+n)%blockSlots
+	first := unacked{blocks: slices.Clone(blocks[:block]), head: u.head, n: n, live: live}
+	rest := unacked{blocks: slices.Clone(blocks[block:]), head: offset, n: u.n - n, live: u.live - live}
+	if offset > 0 {
+		last := new([blockSlots]slot)
+		copy(last[:offset], blocks[block][:offset])
+		clear(blocks[block][:offset])
+		first.blocks = append(first.blocks, last)
 	}
 	first.trim()
 	rest.trim()
@@ -150,9 +188,8 @@ func (u *unacked) cut(n int) unacked {
 func (u *unacked) pop() slot {
 	s := *u.at(0)
 	*u.at(0) = slot{}
-	u.head = (u.head + 1) & (len(u.ring) - 1)
-	u.n--
 	u.live--
+	u.drop()
 	u.trim()
 	return s
 }
@@ -161,13 +198,12 @@ func (u *unacked) pop() slot {
 func (u *unacked) trim() {
 	if u.live == 0 {
 		u.head, u.n = 0, 0
-		if len(u.ring) > 4096 {
-			u.ring = nil
+		if len(u.blocks)-u.first > keptBlocks {
+			*u = unacked{}
 		}
 		return
 	}
-	for u.n > 0 && u.at(0).q == nil {
-		u.head = (u.head + 1) & (len(u.ring) - 1)
-		u.n--
+	for u.at(0).q == nil {
+		u.drop()
 	}
 }

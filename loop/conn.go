@@ -253,8 +253,13 @@ func (c *Conn) runTask(f func()) {
 	f()
 }
 
+// mostRead is the most bytes that are read at once: by an event loop, which has one buffer of this size;
+// other transports read less. A turn is over one read, and what a turn costs is shared by its messages:
+// BENCHMARKS.md has what 64 KiB cost. A full read keeps the loop's other connections waiting.
+const mostRead = 256 << 10
+
 // Pause stops reading from the peer until every reason paused was resumed; what is received already
-// is still given to OnData, one read (64 KiB) at most. Each bit of reason is a reason of its own.
+// is still given to OnData, one read (mostRead) at most. Each bit of reason is a reason of its own.
 // A paused connection does not see its peer's end of stream. Any goroutine, outbox not locked.
 func (c *Conn) Pause(reason uint32) {
 	c.ctl.Lock()

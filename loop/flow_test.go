@@ -105,7 +105,7 @@ func TestPauseStopsAFlood(t *testing.T) {
 				}
 			}
 			got := q.got.Load()
-			if over := got - q.pauseAt.Load(); over > 2*largeRead {
+			if over := got - q.pauseAt.Load(); over > 2*mostRead {
 				t.Errorf("round %d: %d bytes taken, paused at %d", i, got, q.pauseAt.Load())
 			}
 			if grown := heap() - before; grown > 2<<20 {

@@ -22,9 +22,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readBuffer is what an event loop reads at once, in bytes: one buffer for each loop.
-const readBuffer = 64 << 10
-
 // gnetEngine reads connections with gnet's event loops. Of gnet.Conn only Next(-1), Fd, Context,
 // EventLoop and Close are used: its writing would undo Pause, and buffers without a bound.
 type gnetEngine struct {
@@ -45,7 +42,7 @@ func newGnetEngine(s *Server, epollOf func(gnet.EventLoop) (int, error)) (engine
 	}
 	e.client, err = gnet.NewClient(e,
 		gnet.WithNumEventLoop(s.opt.Loops),
-		gnet.WithReadBufferCap(readBuffer),
+		gnet.WithReadBufferCap(mostRead),
 		gnet.WithLogger(gnetLog{s.opt.Log}))
 	if err == nil {
 		err = e.client.Start()

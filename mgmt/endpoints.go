@@ -16,6 +16,8 @@ func endpoints() []endpoint {
 		{path: "/nodes/{node}", level: monitoring, get: getNode},
 		{path: "/nodes/{node}/memory", level: monitoring, get: getNodeMemory},
 		{path: "/nodes/{node}/memory/relative", level: monitoring, get: getNodeMemoryRelative},
+		{path: "/nodes/{node}/limits", write: administrator, put: putLimits},
+		{path: "/nodes/{node}/actions", write: administrator, post: nodeActions},
 		{path: "/auth/attempts/{node}", level: monitoring, write: monitoring, get: listAttempts, delete: deleteAttempts},
 		{path: "/auth/attempts/{node}/source", level: monitoring, write: monitoring, get: attemptsBySource, delete: deleteAttempts},
 		{path: "/reset", write: administrator, delete: reset},

@@ -396,6 +396,9 @@ func (s *Server) writeOwn(e *exposition) {
 		e.family("firemq_journal_last_sync_seconds", "gauge", "How long the last sync took")
 		e.float("firemq_journal_last_sync_seconds", "", j.LastSync.Seconds())
 	}
+	c := s.opt.Broker.Counters()
+	e.one("firemq_firehose_messages_total", "counter", "Messages copied to amq.rabbitmq.trace", int64(c.Traced.Load()))
+	e.one("firemq_firehose_messages_dropped_total", "counter", "Messages of traced vhosts that were not copied because of an alarm", int64(c.TraceDropped.Load()))
 	e.flush()
 	metrics.WriteProcessMetrics(e.w)
 }

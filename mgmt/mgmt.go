@@ -1,5 +1,6 @@
-// Package mgmt shows: the HTTP listener with RabbitMQ's management API, its metrics and a health check.
+// Package mgmt shows: the HTTP listener with RabbitMQ's management API, a UI on top of it, metrics and a health check.
 //
+//	/         ui.go: the files in ui/, which call the API from a browser
 //	/api      routes.go finds the endpoint (endpoints.go), checks credentials, tags and vhost, and calls its
 //	          handler: one file a resource. json.go writes the answers, list.go pages and sorts them.
 //	/metrics  metrics.go
@@ -11,7 +12,6 @@ package mgmt
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -39,6 +39,21 @@ type Options struct {
 	Data      string            // data directory; "": everything is in memory
 	Listeners func() []Listener // the broker's ports beside this one; nil: none
 	Resources func() Resources  // limits and alarms; nil: none
+	Control   Control           // changes how the broker runs; nil: nobody may
+}
+
+// Control changes how the broker runs, until its next start. Any goroutine.
+type Control interface {
+	// SetMemoryLimit and SetDiskFreeLimit replace the limits of the alarms. size is as in the settings, or it is
+	// "" and fraction counts, of the machine's memory.
+	SetMemoryLimit(size string, fraction float64) error
+	SetDiskFreeLimit(size string, fraction float64) error
+	// Suspend closes the listeners of clients, with close their connections, too; Resume opens them again.
+	Suspend(close bool)
+	Resume() error
+	Suspended() bool
+	// Stop gives what stops the broker, in the background, once the answer is on its way.
+	Stop() (stop func(), err error)
 }
 
 // Resources are the limits of memory and disk, and the alarms.
@@ -81,13 +96,20 @@ type conn struct {
 	*net.TCPConn
 	once sync.Once
 	s    *Server
+	then func() // called when it is closed; nil: nothing. Guarded by Server.mu
 }
 
 func (c *conn) Close() (err error) {
 	c.once.Do(func() {
 		err = c.TCPConn.Close()
 		c.s.remove(c)
+		c.s.mu.Lock()
+		then := c.then
+		c.s.mu.Unlock()
 		c.s.open.Done()
+		if then != nil {
+			then()
+		}
 	})
 	return err
 }
@@ -245,6 +267,10 @@ func (s *Server) handler() fasthttp.RequestHandler {
 	rest := fasthttp.CompressHandlerLevel(s.serve, fasthttp.CompressBestSpeed)
 	return func(c *fasthttp.RequestCtx) {
 		if s.opt.Fire != nil && c.IsGet() && string(c.Path()) == "/fire" {
+			if s.opt.Control != nil && s.opt.Control.Suspended() {
+				c.Error("no clients are taken now\n", fasthttp.StatusServiceUnavailable)
+				return
+			}
 			if s.opt.Fire(c); c.Hijacked() {
 				s.remove(c.Conn()) // before its client knows: from its first byte on it is not Close's to cut off
 			}
@@ -266,15 +292,12 @@ func (s *Server) serve(c *fasthttp.RequestCtx) {
 		return
 	}
 	switch {
-	case path == "/":
-		c.SetContentType("text/plain; charset=utf-8")
-		fmt.Fprintf(c, "FireMQ %s\n\n/api       RabbitMQ's management API\n/metrics   for Prometheus\n/healthz   ok while the broker serves\n/fire      WebSocket\n", s.opt.Version)
 	case path == "/healthz":
 		c.SetContentType("text/plain; charset=utf-8")
 		c.WriteString("ok\n")
 	case path == "/metrics" || strings.HasPrefix(path, "/metrics/"):
 		s.serveMetrics(c, strings.TrimSuffix(strings.TrimPrefix(path, "/metrics"), "/"))
-	default:
+	case !serveUI(c, path):
 		c.Error("not found\n", fasthttp.StatusNotFound)
 	}
 }

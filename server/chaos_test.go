@@ -10,6 +10,7 @@ import (
 
 	"github.com/firemq/firemq/pool"
 	fire "github.com/firemq/firemq/sdk/go"
+	"github.com/firemq/firemq/server"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 )
@@ -129,7 +130,7 @@ func chaosAMQP(url string, rng *rand.Rand, quit <-chan struct{}) {
 func chaosFire(url string, rng *rand.Rand, quit <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	c, err := fire.Dial(ctx, url)
+	c, err := server.DialOnce(ctx, url)
 	if err != nil {
 		return
 	}

@@ -180,7 +180,7 @@ func publishAMQP(url string, l *ledger, who int, rng *rand.Rand, quit <-chan str
 func publishFire(url string, l *ledger, who int, rng *rand.Rand, quit <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), *stress+patience)
 	defer cancel()
-	c, err := fire.Dial(ctx, url)
+	c, err := server.DialOnce(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func consumeFire(url string, l *ledger, rng *rand.Rand, quit <-chan struct{}) er
 		default:
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), *stress+patience)
-		c, err := fire.Dial(ctx, url)
+		c, err := server.DialOnce(ctx, url)
 		if err != nil {
 			cancel()
 			return err

@@ -98,6 +98,16 @@ func exchange(t *testing.T, c *fire.Client) {
 	}
 }
 
+// DialOnce connects a client that ends with its connection. For the tests outside of the package, too.
+func DialOnce(ctx context.Context, url string) (*fire.Client, error) {
+	cfg, err := fire.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Reconnect.Off = true
+	return cfg.Dial(ctx)
+}
+
 func TestWebSocket(t *testing.T) {
 	s, stop := run(t, Options{HTTP: free})
 	c, err := fire.Dial(within(t), "ws://"+s.HTTPAddr().String()+"/fire")
@@ -117,7 +127,7 @@ func TestWebSocket(t *testing.T) {
 		t.Errorf("wrong path: %v", err)
 	}
 	// One that is open while the broker stops hears why.
-	if c, err = fire.Dial(within(t), "ws://"+s.HTTPAddr().String()); err != nil {
+	if c, err = DialOnce(within(t), "ws://"+s.HTTPAddr().String()); err != nil {
 		t.Fatal(err)
 	}
 	stop()

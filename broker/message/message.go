@@ -51,6 +51,11 @@ type Attributes struct {
 	Persistent bool
 	Priority   uint8
 	HasHeaders bool
+
+	// Of the Message that these are part of, which is so no larger than 48 bytes.
+	keyAt   uint8
+	blindAt uint16
+
 	Expiration int64 // the publisher's time to live in ms; negative when it set none
 	Delay      int64 // ms until it is due, as its publisher asked; 0 for none. A message read back has none
 	Taken      int64 // Unix ms at which the broker put it into its queues, 0: not yet, or not known
@@ -73,8 +78,6 @@ type Message struct {
 	pos atomic.Uint64
 
 	buf     *pool.Buf
-	keyAt   int32
-	blindAt int32
 	propsAt int32
 	bodyAt  int32
 }
@@ -96,9 +99,9 @@ func NewBlind(a Attributes, exchange, key, blind, props []byte, bodySize int) *M
 	}
 	m.Attributes = a
 	m.pos.Store(0)
-	m.keyAt = int32(len(exchange))
-	m.blindAt = m.keyAt + int32(len(key))
-	m.propsAt = m.blindAt + int32(len(blind))
+	m.keyAt = uint8(len(exchange))
+	m.blindAt = uint16(len(exchange) + len(key))
+	m.propsAt = int32(len(exchange) + len(key) + len(blind))
 	m.bodyAt = m.propsAt + int32(len(props))
 	copy(m.buf.B, exchange)
 	copy(m.buf.B[m.keyAt:], key)

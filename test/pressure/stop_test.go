@@ -3,6 +3,7 @@
 package pressure
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"sync"
@@ -72,7 +73,7 @@ func TestStopUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	c, err := fire.Dial(t.Context(), b.FireURL)
+	c, err := dialOnce(t.Context(), b.FireURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,4 +149,14 @@ func dialAMQP(t *testing.T, url string) *amqp091.Channel {
 		t.Fatal(err)
 	}
 	return ch
+}
+
+// dialOnce connects a client that ends with its connection.
+func dialOnce(ctx context.Context, url string) (*fire.Client, error) {
+	cfg, err := fire.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Reconnect.Off = true
+	return cfg.Dial(ctx)
 }

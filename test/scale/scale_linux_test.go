@@ -4,9 +4,11 @@
 package scale
 
 import (
+	"bufio"
 	"fmt"
-	"net/http"
+	"io"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +19,16 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(probeURL); url != "" {
+		if err := serveProbe(url); err != nil {
+			fmt.Fprintln(os.Stderr, "probe:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(brokertest.Main(m))
+}
 
 const (
 	limit    = 2 * time.Minute        // for any single step
@@ -68,7 +79,10 @@ func (r *bench) channel(conn *amqp.Connection) *amqp.Channel {
 func (r *bench) memory() float64 {
 	r.Helper()
 	lowest := 0.0
+	tick := time.NewTicker(settle)
+	defer tick.Stop()
 	for i := range readings {
+		<-tick.C
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.broker.Pid()))
 		r.must(err)
 		_, rest, _ := strings.Cut(string(status), "RssAnon:")
@@ -77,7 +91,6 @@ func (r *bench) memory() float64 {
 		if i == 0 || kib < lowest {
 			lowest = kib
 		}
-		time.Sleep(settle)
 	}
 	return lowest * 1024
 }
@@ -85,85 +98,112 @@ func (r *bench) memory() float64 {
 // step runs f while the probe measures, and reports how long f took and how long the probe had to wait.
 func (r *bench) step(name string, f func()) time.Duration {
 	r.Helper()
-	r.probe.reset()
+	r.reset()
 	began := time.Now()
 	f()
 	took := time.Since(began)
-	timer := time.NewTimer(after)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case err := <-r.probe.failed:
-		r.Fatal("probe: ", err)
-	}
+	<-time.After(after)
 	r.ReportMetric(float64(took.Microseconds())/1000, name+"-ms")
-	r.ReportMetric(float64(r.probe.reset().Microseconds())/1000, name+"-stall-ms")
+	r.ReportMetric(float64(r.reset().Microseconds())/1000, name+"-stall-ms")
 	return took
 }
 
-// probe sends itself a message each millisecond on a connection of its own.
+// probeURL is the environment variable that makes this program the probe of the broker with that URL.
+const probeURL = "SCALE_PROBE"
+
+// probe is a process of its own, so that it waits for the broker and not for the load's client. It sends
+// itself a message each millisecond; for each line that it reads it prints the longest wait since the last.
 type probe struct {
-	failed chan error
-	quit   chan struct{}
-
-	mu    sync.Mutex
-	sent  time.Time     // of the message that is on its way, or zero; guarded by mu
-	worst time.Duration // guarded by mu
-}
-
-// reset gives the longest wait since the last call, that of the message on its way included.
-func (p *probe) reset() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	worst := p.worst
-	if !p.sent.IsZero() {
-		worst = max(worst, time.Since(p.sent))
-	}
-	p.worst = 0
-	return worst
+	ask    io.WriteCloser
+	answer *bufio.Reader
 }
 
 func (r *bench) newProbe() *probe {
-	p := &probe{failed: make(chan error, 1), quit: make(chan struct{})}
-	ch := r.channel(r.dial())
-	queue, err := ch.QueueDeclare("probe", false, false, true, false, nil)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), probeURL+"="+r.broker.AMQPURL)
+	cmd.Stderr = os.Stderr
+	ask, err := cmd.StdinPipe()
 	r.must(err)
-	deliveries, err := ch.Consume(queue.Name, "", true, false, false, false, nil)
+	answer, err := cmd.StdoutPipe()
 	r.must(err)
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			select {
-			case <-p.quit:
-				return
-			case <-time.After(pace):
-			}
-			p.mu.Lock()
-			p.sent = time.Now()
-			p.mu.Unlock()
-			if err := ch.Publish("", queue.Name, false, false, amqp.Publishing{Body: []byte("probe")}); err != nil {
-				p.failed <- err
-				return
-			}
-			if _, ok := <-deliveries; !ok {
-				p.failed <- amqp.ErrClosed
-				return
-			}
-			p.mu.Lock()
-			p.worst = max(p.worst, time.Since(p.sent))
-			p.sent = time.Time{}
-			p.mu.Unlock()
+	r.must(cmd.Start())
+	r.Cleanup(func() {
+		ask.Close() // which ends it
+		if err := cmd.Wait(); err != nil {
+			r.Error("probe: ", err)
 		}
 	})
-	r.Cleanup(func() {
-		close(p.quit)
-		running.Wait()
-	})
-	return p
+	return &probe{ask, bufio.NewReader(answer)}
+}
+
+// reset gives the longest wait since the last call, that for the message on its way included.
+func (r *bench) reset() time.Duration {
+	r.Helper()
+	_, err := io.WriteString(r.probe.ask, "\n")
+	r.must(err)
+	line, err := r.probe.answer.ReadString('\n')
+	r.must(err)
+	worst, err := time.ParseDuration(strings.TrimSpace(line))
+	r.must(err)
+	return worst
+}
+
+func serveProbe(url string) error {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	queue, err := ch.QueueDeclare("probe", false, false, true, false, nil)
+	if err != nil {
+		return err
+	}
+	deliveries, err := ch.Consume(queue.Name, "", true, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			asked <- struct{}{}
+		}
+	}()
+	var worst time.Duration
+	var sent time.Time // of the message that is on its way, or zero
+	next := time.NewTimer(pace)
+	for {
+		select {
+		case <-next.C:
+			sent = time.Now()
+			if err := ch.Publish("", queue.Name, false, false, amqp.Publishing{Body: []byte("probe")}); err != nil {
+				return err
+			}
+		case _, ok := <-deliveries:
+			if !ok {
+				return amqp.ErrClosed
+			}
+			worst, sent = max(worst, time.Since(sent)), time.Time{}
+			next.Reset(pace)
+		case _, ok := <-asked:
+			if !ok {
+				return nil
+			}
+			if !sent.IsZero() {
+				worst = max(worst, time.Since(sent))
+			}
+			fmt.Println(worst)
+			worst = 0
+		}
+	}
 }
 
 // fill publishes n messages of 16 bytes and waits until all are confirmed.
-func (r *bench) fill(ch *amqp.Channel, queue string, n int, mode uint8) {
+func (r *bench) fill(ch *amqp.Channel, queue string, n int, mode uint8, expiration string) {
 	r.Helper()
 	r.must(ch.Confirm(false))
 	confirms := ch.NotifyPublish(make(chan amqp.Confirmation, 10_000))
@@ -179,7 +219,7 @@ func (r *bench) fill(ch *amqp.Channel, queue string, n int, mode uint8) {
 	}()
 	body := []byte("0123456789abcdef")
 	for range n {
-		r.must(ch.Publish("", queue, false, false, amqp.Publishing{DeliveryMode: mode, Body: body}))
+		r.must(ch.Publish("", queue, false, false, amqp.Publishing{DeliveryMode: mode, Expiration: expiration, Body: body}))
 	}
 	if !<-all {
 		r.Fatal("not all messages were confirmed")
@@ -313,7 +353,7 @@ func BenchmarkUnacked(b *testing.B) {
 		ch := r.channel(r.dial())
 		_, err := ch.QueueDeclare("scale", false, false, false, false, nil)
 		r.must(err)
-		r.fill(ch, "scale", n, amqp.Transient)
+		r.fill(ch, "scale", n, amqp.Transient, "")
 		before := r.memory()
 		taker := r.channel(r.dial())
 		take := func() (last amqp.Delivery) {
@@ -359,7 +399,12 @@ func BenchmarkMillion(b *testing.B) {
 					_, err := ch.QueueDeclare("scale", kind.durable, false, false, false, nil)
 					r.must(err)
 					before := r.memory()
-					r.step("publish", func() { r.fill(ch, "scale", n, kind.mode) })
+					expiration := ""
+					if step == "expire" {
+						r.must(ch.Publish("", "scale", false, false, amqp.Publishing{DeliveryMode: kind.mode}))
+						expiration = "1"
+					}
+					r.step("publish", func() { r.fill(ch, "scale", n, kind.mode, expiration) })
 					b.ReportMetric((r.memory()-before)/n, "B/message")
 					act(r, ch, step, n)
 				}
@@ -399,23 +444,14 @@ func act(r *bench, ch *amqp.Channel, step string, n int) {
 			r.must(taker.Nack(last.DeliveryTag, true, true))
 			r.until("all are ready again", func() bool { return r.ready(ch, "scale") == n })
 		})
-	case "expire":
+	case "expire": // only the head expires, so all wait behind one that has no expiration
 		r.step(step, func() {
-			r.policy(`{"pattern":"^scale$","definition":{"message-ttl":1},"apply-to":"queues"}`)
+			head, ok, err := ch.Get("scale", false)
+			if r.must(err); !ok {
+				r.Fatal("the queue is empty")
+			}
+			r.must(head.Ack(false))
 			r.until("all have expired", func() bool { return r.ready(ch, "scale") == 0 })
 		})
-	}
-}
-
-func (r *bench) policy(definition string) {
-	r.Helper()
-	req, err := http.NewRequest(http.MethodPut, r.broker.HTTPURL+"/api/policies/%2F/scale", strings.NewReader(definition))
-	r.must(err)
-	req.SetBasicAuth("guest", "guest")
-	resp, err := http.DefaultClient.Do(req)
-	r.must(err)
-	resp.Body.Close()
-	if resp.StatusCode/100 != 2 {
-		r.Fatal(resp.Status)
 	}
 }

@@ -1,0 +1,145 @@
+// What the pages of queues and exchanges have in common: publishing, reading and binding.
+import { del, exchangeName, path, post } from "./api.js";
+import { badge, bytes, date, fill, h, link, num, objectFacts, show, table } from "./dom.js";
+import { ask, form, without } from "./form.js";
+
+const SHOWN = 50_000; // bytes of a payload that are fetched
+
+// publisher is a form that publishes to an exchange; key: the routing key, unless the user gives it.
+export function publisher(ctx, vhost, exchange, key) {
+  const list = [
+    key === undefined && { name: "routing_key", label: "Routing key" },
+    { name: "payload", label: "Payload", type: "text", rows: 6, wide: true },
+    { name: "encoding", label: "Payload is", type: "select", options: [["string", "text"], ["base64", "base64"]] },
+    { name: "delivery_mode", label: "Delivery", type: "select", options: [["2", "persistent"], ["1", "transient"]] },
+    { name: "headers", label: "Headers", type: "json", hint: 'A JSON object, such as {"x-delay": 5000}' },
+  ].filter(Boolean);
+  const texts = ["content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id", "app_id"];
+  const more = { title: "More properties", fields: [...texts.map((name) => ({ name, label: name })), { name: "priority", label: "priority", type: "number", min: 0, max: 255 }, { name: "timestamp", label: "timestamp", type: "number" }] };
+  return form(list, [{
+    text: "Publish", run: async (v) => {
+      const properties = without(Object.fromEntries([...texts, "priority", "timestamp"].map((k) => [k, v[k]])));
+      properties.delivery_mode = Number(v.delivery_mode);
+      if (Object.keys(v.headers).length > 0) properties.headers = v.headers;
+      const { routed } = await post(`/exchanges${path(vhost, exchangeName(exchange))}/publish`, { routing_key: key ?? v.routing_key, payload: v.payload, payload_encoding: v.encoding, properties });
+      ctx.refresh();
+      if (!routed) throw new Error("The message was published, but no queue took it: nothing is bound for its routing key.");
+      return "Published.";
+    },
+  }], { label: "Publish a message", more });
+}
+
+// payload shows JSON with its indentation, and the rest as it is.
+function payload(m) {
+  let text = m.payload;
+  if (m.payload_encoding === "string" && m.payload_bytes <= SHOWN && /^\s*[[{]/.test(text)) {
+    try {
+      text = JSON.stringify(JSON.parse(text), null, 2);
+    } catch {
+      // It only looks like JSON.
+    }
+  }
+  return h("pre", { tabindex: "0", "aria-label": "Payload" }, text);
+}
+
+export function message(m, ...actions) {
+  const { headers, ...properties } = m.properties;
+  const shown = m.payload_encoding === "base64" ? Math.floor((m.payload.length * 3) / 4) : new TextEncoder().encode(m.payload).length;
+  return h("article", { class: "message" },
+    h("header", {},
+      h("span", {}, h("span", { class: "quiet" }, "exchange "), m.exchange === "" ? "(default)" : m.exchange),
+      h("span", {}, h("span", { class: "quiet" }, "key "), m.routing_key),
+      h("span", { class: "quiet" }, bytes(m.payload_bytes)),
+      m.payload_encoding === "base64" && badge("base64", "The payload is not text"),
+      m.redelivered && badge("redelivered", "It was delivered before"),
+      actions),
+    Object.keys(properties).length > 0 && objectFacts(Object.fromEntries(Object.entries(properties).map(([k, v]) => [k, k === "delivery_mode" ? (v === 2 ? "persistent" : "transient") : k === "timestamp" ? date(v * 1000) : show(v)]))),
+    Object.keys(headers ?? {}).length > 0 && [h("h4", {}, "Headers"), objectFacts(headers)],
+    payload(m),
+    shown + 2 < m.payload_bytes && h("small", {}, `The first ${bytes(shown)} of ${bytes(m.payload_bytes)}.`));
+}
+
+// reader peeks at messages of a queue, or takes them.
+export function reader(ctx, vhost, queue) {
+  const out = h("div", { class: "messages", "aria-live": "polite" });
+  const fetchThem = async (v, ackmode) => {
+    const list = await post(`/queues${path(vhost, queue)}/get`, { count: v.count, ackmode, encoding: v.encoding, truncate: SHOWN });
+    fill(out, list.length === 0 ? h("p", { class: "empty" }, "No message is ready.") : list.map((m) => message(m)));
+    ctx.refresh();
+    return list.length;
+  };
+  const el = form([
+    { name: "count", label: "Messages", type: "number", value: 10, min: 1, max: 1000, required: true },
+    { name: "encoding", label: "Show payloads as", type: "select", options: [["auto", "text where possible"], ["base64", "base64"]] },
+  ], [
+    { text: "Peek", run: async (v) => void (await fetchThem(v, "ack_requeue_true")) },
+    {
+      text: "Take", kind: "danger quiet-danger", run: async (v) => void ask("Take messages", `Up to ${num(v.count)} messages are shown here and are gone from the queue.`, "Take", async () => `${num(await fetchThem(v, "ack_requeue_false"))} taken.`),
+    },
+  ], { label: "Read messages" });
+  return [h("p", { class: "note" }, "Peek puts the messages back: they are marked as redelivered, and the queue's delivery limit counts it. Take removes them."), el, out];
+}
+
+export const exchangeLink = (vhost, name) => h("a", { href: link("exchanges", vhost, exchangeName(name)) }, name === "" ? "(default)" : name);
+
+// end names what a binding leads to.
+const end = (b) => h("a", { href: b.destination_type === "queue" ? link("queues", b.vhost, b.destination) : link("exchanges", b.vhost, exchangeName(b.destination)) }, b.destination);
+
+// bindingTable lists bindings, with the end that the page is not about.
+export function bindingTable(ctx, list, other, empty) {
+  const unbind = (b) => ask("Unbind", `Messages from ${b.source} with the key "${b.routing_key}" no longer reach ${b.destination}.`, "Unbind", async () => {
+    await del(`/bindings${path(b.vhost, "e", b.source, b.destination_type[0], exchangeName(b.destination), b.properties_key)}`);
+    ctx.refresh();
+    return "Unbound.";
+  });
+  return table("Bindings", [
+    other === "source" ? { title: "From exchange", cell: (b) => exchangeLink(b.vhost, b.source) } : { title: "To", cell: (b) => [end(b), " ", badge(b.destination_type, "")] },
+    { title: "Routing key", cell: (b) => h("code", {}, b.routing_key) },
+    { title: "Arguments", cell: (b) => objectFacts(b.arguments, "") },
+    { title: "", class: "act", cell: (b) => b.source !== "" && h("button", { type: "button", class: "small", onclick: () => unbind(b) }, "Unbind") },
+  ], list, empty);
+}
+
+// binder is a form that binds; from and to are given, or asked for.
+export function binder(ctx, vhost, { from, to }) {
+  const list = [
+    from === undefined && { name: "source", label: "From exchange", required: true },
+    to === undefined && { name: "kind", label: "To", type: "select", options: [["q", "queue"], ["e", "exchange"]] },
+    to === undefined && { name: "destination", label: "Its name", required: true },
+    { name: "routing_key", label: "Routing key" },
+    { name: "arguments", label: "Arguments", type: "json", hint: 'For a headers exchange, such as {"x-match": "any", "kind": "order"}' },
+  ].filter(Boolean);
+  return form(list, [{
+    text: "Bind", run: async (v, el) => {
+      await post(`/bindings${path(vhost, "e", from ?? v.source, to?.kind ?? v.kind, to?.name ?? v.destination)}`, { routing_key: v.routing_key, arguments: v.arguments });
+      el.reset();
+      ctx.refresh();
+      return "Bound.";
+    },
+  }], { label: "Bind" });
+}
+
+// tabs is a row of panels, one shown; which one is in the address.
+export function tabs(ctx, list) {
+  const shown = list.find((t) => t.id === ctx.query.get("tab")) ?? list[0];
+  const panels = list.map((t) => h("div", { role: "tabpanel", id: `panel-${t.id}`, "aria-labelledby": `tab-${t.id}`, hidden: t !== shown }, t.content));
+  const pick = (i, focus) => {
+    buttons.forEach((b, j) => {
+      b.setAttribute("aria-selected", i === j);
+      b.tabIndex = i === j ? 0 : -1;
+      panels[j].hidden = i !== j;
+    });
+    if (focus) buttons[i].focus();
+    ctx.query.set("tab", list[i].id);
+    ctx.remember(ctx.query);
+  };
+  const buttons = list.map((t, i) => h("button", {
+    type: "button", role: "tab", id: `tab-${t.id}`, "aria-controls": `panel-${t.id}`, "aria-selected": String(t === shown), tabindex: t === shown ? 0 : -1,
+    onclick: () => pick(i),
+    onkeydown: (e) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[e.key];
+      if (step) pick((i + step + list.length) % list.length, true);
+    },
+  }, t.title));
+  return [h("div", { class: "tabs", role: "tablist" }, buttons), panels];
+}
