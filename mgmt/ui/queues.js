@@ -135,7 +135,7 @@ function queue(ctx, vhost, name) {
     title: name, every: 3000, refresh, missing: `There is no queue ${name} in the vhost ${vhost}.`, back: ["queues", "All queues"],
     content: [
       h("header", { class: "head" },
-        h("div", {}, h("p", { class: "crumbs" }, h("a", { href: link("queues") }, "Queues"), " / ", vhost), h("h1", {}, name), badges),
+        h("div", {}, h("p", { class: "crumbs" }, h("a", { href: link("queues") }, "Queues"), " in vhost ", vhost), h("h1", {}, name), badges),
         h("div", { class: "buttons" }, h("button", { type: "button", onclick: purge }, "Purge"), h("button", { type: "button", class: "danger", onclick: remove }, "Delete"))),
       tiles,
       tabs(ctx, [
