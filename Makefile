@@ -20,7 +20,7 @@ TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
 JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed
 
-.PHONY: build deps amqp-tools rabbitmq chromium vet test check fmt staticcheck race generated generate fuzz
+.PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck race generated generate fuzz
 .PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
@@ -28,7 +28,7 @@ build:
 	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
 
 # The clients for the examples and test/compat, as their lock files pin them, and the TypeScript SDK.
-deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq chromium
+deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq prometheus chromium
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv
@@ -70,6 +70,15 @@ rabbitmq:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server </dev/null >/dev/null && exit; \
 	fi; \
 	echo "RabbitMQ is not installed, and only root can do it with apt-get: the tests in test/oracle will be skipped"
+
+# Prometheus and promtool, which test/prometheus runs: unpacked from Debian's package, so that no service starts.
+prometheus:
+	@if [ -x .cache/prometheus/usr/bin/promtool ]; then exit; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && rm -rf .cache/prometheus && mkdir -p .cache/prometheus && cd .cache/prometheus && \
+		apt-get -o APT::Sandbox::User=root download -qq prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb && exit; \
+	fi; \
+	echo "Prometheus is not installed, and only root can do it with apt-get: the tests in test/prometheus will be skipped"
 
 # The browser that test/conformance runs the TypeScript SDK in; without it that test is skipped.
 chromium:

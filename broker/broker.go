@@ -47,6 +47,8 @@ type Options struct {
 	// Codecs read and write message properties, one for each message.Encoding.
 	Codecs map[message.Encoding]message.Codec
 
+	Node string // the broker's name, for the firehose
+
 	// LoopbackUsers may log in from this machine only.
 	LoopbackUsers []string
 
@@ -139,12 +141,14 @@ type VHost struct {
 	exchanges map[string]*Exchange
 	queues    map[string]*Queue
 	policies  policies
-	limits    Limits // never changed in place
-	meta      VHostMeta
+	limits    Limits    // never changed in place
+	meta      VHostMeta // changed by setMeta alone
 
 	// Guarded by Broker.connMu.
 	conns int  // open connections
 	gone  bool // deleted: no connection is admitted any more
+
+	traced atomic.Bool // meta.Tracing; any goroutine
 
 	direct ExchangeStats // of the default exchange
 	past   MessageStats  // of channels that are closed; guarded by census.mu
@@ -174,6 +178,8 @@ type Counters struct {
 	// queues with a dead-letter exchange, [0] those that were dropped.
 	Dead      [2][queue.Reasons]atomic.Uint64
 	Consumers atomic.Int64
+	// Copies of the firehose, and those that an alarm forbade.
+	Traced, TraceDropped atomic.Uint64
 }
 
 // Recovery says what Open found on disk.

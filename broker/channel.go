@@ -287,7 +287,7 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		return
 	}
 	redelivered := uint64(0)
-	unsent := false
+	unsent, traced := false, ch.conn.vhost.traced.Load() && !q.replies
 	d := &ch.out
 	d.Consumer = c
 	for i := range c.pending {
@@ -298,6 +298,9 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 			redelivered++
 		}
 		ch.sink.Deliver(d)
+		if traced && !d.Unsent {
+			t.tapOut(ch, q, e.Msg, e.Redelivered)
+		}
 		if q.replies && !c.Credited {
 			ch.nextTag-- // like RabbitMQ: over AMQP a reply takes no tag, it shows the next one
 		}
@@ -313,7 +316,7 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 			// It was read back for this delivery, and is again should it be requeued.
 			t.release(e)
 		}
-		ch.unacked.push(ch.nextTag, q, holder, e)
+		ch.unacked.push(ch.nextTag, q, holder, e, t.now)
 		if c.NoAck {
 			*e = queue.Entry{}
 		}
@@ -391,9 +394,12 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	strays := false
 	send(d, q.sm.Len())
 	d.Msg = nil
+	if !d.Unsent && c.vhost.traced.Load() {
+		t.tapOut(ch, q, entry.Msg, entry.Redelivered)
+	}
 	noAck = noAck && !d.Unsent
 	if !noAck {
-		ch.unacked.push(ch.nextTag, q, nil, &entry)
+		ch.unacked.push(ch.nextTag, q, nil, &entry, t.now)
 		strays = true
 	}
 	ch.stats.got(noAck, entry.Redelivered)

@@ -40,7 +40,7 @@ func (b *Broker) SetVHostMeta(vhost string, m VHostMeta) *Error {
 	if v == nil {
 		return refuse(NotFound, "vhost %s not found", vhost)
 	}
-	v.meta = m
+	v.setMeta(m)
 	b.note(&change{Op: opVHostMeta, VHost: vhost, Meta: &m})
 	return nil
 }

@@ -190,6 +190,9 @@ func (ch *Channel) flush() {
 		return
 	}
 	t := ch.conn.begin()
+	if ch.conn.vhost.traced.Load() {
+		ch.tapIn(t, ch.pubs)
+	}
 	ch.publish(t, ch.pubs)
 	clear(ch.pubs)
 	ch.pubs = ch.pubs[:0]
@@ -257,6 +260,9 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	clear(t.counts)
 	clear(t.refused)
 	t.spans, t.original = t.spans[:0], 0
+	for i := range pubs {
+		pubs[i].msg.Taken = t.now
+	}
 	journaled := 0
 	for _, q := range queues {
 		var keys []dedup.Key

@@ -56,6 +56,8 @@ type Queue struct {
 	// resident is its part of Broker.resident; guarded by mu.
 	resident int64
 	touched  []*Consumer // scratch of deliver; guarded by mu
+	// noted is what was read last of messages that are in the journal alone, see Head; guarded by mu.
+	headNoted, oldestNoted headNote
 
 	// settings are what policies make of own. Any goroutine reads; changed under mu.
 	settings atomic.Pointer[effective]

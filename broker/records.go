@@ -18,7 +18,7 @@ import (
 // What precedes a message's bytes in a publish record:
 //
 //	0      encoding        message.Encoding
-//	1      flags           1 persistent, 2 has headers, 4 has a due time
+//	1      flags           1 persistent, 2 has headers, 4 has a due time, 8 has the time of its publish
 //	2      priority
 //	3      exchange length
 //	4      routing key length
@@ -26,18 +26,20 @@ import (
 //	8..11  properties length
 //	12..15 blind keys length
 //	16..23 time to live in ms as the publisher set it, -1 for none
-//	24..31 due time, Unix ms; only with its flag
+//	+8     due time, Unix ms; only with its flag
+//	+8     time of its publish, Unix ms; only with its flag, which all have but those of older versions
 //
 // All little-endian; then exchange, routing key, blind keys, properties, body.
 const (
-	headSize = 24 // without a due time
-	headMax  = headSize + 8
+	headSize = 24 // without times
+	headMax  = headSize + 16
 )
 
 const (
 	flagPersistent = 1 << iota
 	flagHeaders
 	flagDue
+	flagTaken
 )
 
 // encodeHead writes the head of a message that is published now into h and gives what it takes.
@@ -55,17 +57,20 @@ func encodeHead(h *[headMax]byte, m *message.Message, now int64) []byte {
 	binary.LittleEndian.PutUint32(h[8:], uint32(body-props))
 	binary.LittleEndian.PutUint32(h[12:], uint32(props-blind))
 	binary.LittleEndian.PutUint64(h[16:], uint64(m.Expiration))
-	if m.Delay <= 0 {
-		return h[:headSize]
+	n := headSize
+	if m.Delay > 0 {
+		h[1] |= flagDue
+		binary.LittleEndian.PutUint64(h[n:], uint64(m.Due(now)))
+		n += 8
 	}
-	h[1] |= flagDue
-	binary.LittleEndian.PutUint64(h[headSize:], uint64(m.Due(now)))
-	return h[:]
+	h[1] |= flagTaken
+	binary.LittleEndian.PutUint64(h[n:], uint64(m.Taken))
+	return h[:n+8]
 }
 
 // dueOf is the due time in a publish record's payload, 0 for none. A damaged one may give any.
 func dueOf(p []byte) int64 {
-	if len(p) < headMax || p[1]&flagDue == 0 {
+	if len(p) < headSize+8 || p[1]&flagDue == 0 {
 		return 0
 	}
 	return int64(binary.LittleEndian.Uint64(p[headSize:]))
@@ -89,7 +94,14 @@ func splitMessage(p []byte) (a message.Attributes, exchange, key, blind, props, 
 	x, k, n, bl := int(p[3]), int(p[4]), int(binary.LittleEndian.Uint32(p[8:])), int(binary.LittleEndian.Uint32(p[12:]))
 	rest := p[headSize:]
 	if p[1]&flagDue != 0 {
-		rest = rest[min(headMax-headSize, len(rest)):]
+		rest = rest[min(8, len(rest)):]
+	}
+	taken := int64(0)
+	if p[1]&flagTaken != 0 {
+		if len(rest) < 8 {
+			return a, nil, nil, nil, nil, nil, fmt.Errorf("publish record of %d bytes is shorter than its head", len(p))
+		}
+		taken, rest = int64(binary.LittleEndian.Uint64(rest)), rest[8:]
 	}
 	if len(rest) < x+k+bl+n {
 		return a, nil, nil, nil, nil, nil, fmt.Errorf("publish record of %d bytes is shorter than its parts", len(p))
@@ -100,6 +112,7 @@ func splitMessage(p []byte) (a message.Attributes, exchange, key, blind, props, 
 		HasHeaders: p[1]&flagHeaders != 0,
 		Priority:   p[2],
 		Expiration: int64(binary.LittleEndian.Uint64(p[16:])),
+		Taken:      taken,
 	}
 	k += x
 	bl += k

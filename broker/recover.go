@@ -90,7 +90,7 @@ func (r *recovery) restore(s *Snapshot) error {
 	maps.Copy(b.globals, s.Globals)
 	for vhost, m := range s.VHostMeta {
 		if v := b.vhosts[vhost]; v != nil {
-			v.meta = m
+			v.setMeta(m)
 		}
 	}
 	for vhost, limits := range s.VHostLimits {
@@ -220,7 +220,7 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 	switch c.Op {
 	case opAddVHost:
 	case opVHostMeta:
-		v.meta = *c.Meta
+		v.setMeta(*c.Meta)
 	case opDeleteVHost:
 		for _, q := range b.removeVHost(v) {
 			r.forget(q)

@@ -99,7 +99,7 @@ func TestUnackedCut(t *testing.T) {
 		tag, live := uint64(0), map[uint64]bool{}
 		for range r.IntN(300) {
 			tag++
-			u.push(tag, q, nil, &queue.Entry{Seq: tag})
+			u.push(tag, q, nil, &queue.Entry{Seq: tag}, 0)
 			live[tag] = true
 			if r.IntN(3) == 0 {
 				if i := u.find(1 + r.Uint64N(tag)); i >= 0 {

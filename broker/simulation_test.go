@@ -660,12 +660,20 @@ func (s *simulation) finish() {
 		s.crash()
 		return
 	}
-	for _, name := range append(simNames, "dead") {
-		s.k.drain(name)
-	}
-	s.k.end()
 	s.save()
+	defer func() {
+		if st, _ := s.b.JournalStats(); s.t.Failed() {
+			s.t.Logf("%+v", st)
+			for _, q := range s.b.Queues("/") {
+				s.t.Logf("%s: %+v", q.Name(), q.Counts())
+			}
+		}
+	}()
 	until(s.t, "an empty journal", func() bool {
+		for _, name := range append(simNames, "dead") {
+			s.k.drain(name) // each time: what expires just now becomes a dead letter a moment later
+		}
+		s.k.end()
 		s.b.upkeep.tick()
 		st, _ := s.b.JournalStats()
 		return s.failed.Load() || st.Live == 0 && st.LiveSize == 0 && st.Segments <= 2

@@ -22,6 +22,7 @@ type turn struct {
 	settled []span             // for the journal, in order
 	dead    []deadItem         // left a queue unsettled, to be dead-lettered or dropped
 	doomed  []*Queue           // auto-delete queues that lost their last consumer
+	taps    []tap              // deliveries to copy to the firehose
 	paged   []*message.Message // left to the journal, to be released
 
 	// batch collects the records of the transaction that is being committed, nil else.
@@ -109,7 +110,8 @@ const segmentShift = 13
 
 // end carries out what was collected. No lock is held.
 func (t *turn) end() {
-	for len(t.dead) > 0 || len(t.doomed) > 0 {
+	for len(t.dead) > 0 || len(t.doomed) > 0 || len(t.taps) > 0 {
+		t.copyTaps()
 		t.bury()
 		t.reap()
 	}

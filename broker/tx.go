@@ -224,6 +224,9 @@ func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
 		return e
 	}
 	tx.pubs = append(tx.pubs, p)
+	if ch.conn.vhost.traced.Load() {
+		ch.tapIn(ch.conn.begin(), tx.pubs[len(tx.pubs)-1:])
+	}
 	ch.txPubs.Store(int32(len(tx.pubs)))
 	tx.bytes += size
 	ch.conn.Publishing()

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"slices"
+	"sort"
 
 	"github.com/firemq/firemq/broker/queue"
 )
@@ -12,6 +13,7 @@ type slot struct {
 	q   *Queue // nil once settled
 	c   *Consumer
 	e   queue.Entry
+	at  int64 // Unix ms of the delivery
 }
 
 // unacked holds a channel's outstanding deliveries in tag order. Tags are mostly dense, so a tag's
@@ -42,12 +44,12 @@ func (u *unacked) at(i int) *slot {
 func (u *unacked) slots() int { return (len(u.blocks) - u.first) * blockSlots }
 
 // push adds a delivery; tags only grow.
-func (u *unacked) push(tag uint64, q *Queue, c *Consumer, e *queue.Entry) {
+func (u *unacked) push(tag uint64, q *Queue, c *Consumer, e *queue.Entry, at int64) {
 	if u.head+u.n == u.slots() {
 		u.extend()
 	}
 	s := u.at(u.n)
-	s.tag, s.q, s.c, s.e = tag, q, c, *e
+	s.tag, s.q, s.c, s.e, s.at = tag, q, c, *e, at
 	u.n++
 	u.live++
 }
@@ -95,6 +97,11 @@ func (u *unacked) drop() {
 	if u.slots() < max(2*u.n, keptBlocks*blockSlots) {
 		u.append(b)
 	}
+}
+
+// from gives the index of the first slot with that tag or a later one; u.n if there is none.
+func (u *unacked) from(tag uint64) int {
+	return sort.Search(u.n, func(i int) bool { return u.at(i).tag >= tag })
 }
 
 // find gives the index of an outstanding tag, or -1.

@@ -25,7 +25,7 @@ func TestUnackedModel(t *testing.T) {
 			case "push":
 				for range rapid.IntRange(1, 300).Draw(t, "n") {
 					tag += uint64(rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "gap"))
-					u.push(tag, q, nil, &queue.Entry{Seq: tag})
+					u.push(tag, q, nil, &queue.Entry{Seq: tag}, 0)
 					want = append(want, tag)
 				}
 			case "take", "take many":
@@ -90,7 +90,7 @@ func TestUnackedSteadyStateDoesNotAllocate(t *testing.T) {
 		step := func() {
 			for range 500 {
 				tag++
-				u.push(tag, q, nil, e)
+				u.push(tag, q, nil, e, 0)
 			}
 			for u.live > held {
 				u.pop()

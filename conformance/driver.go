@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -114,7 +115,10 @@ func (d *driver) send(op string, args fields) error {
 		panic("BUG: conformance: a command that is no JSON: " + err.Error())
 	}
 	d.log.note("> ", b)
-	if _, err := d.in.Write(append(b, '\n')); err != nil {
+	switch _, err := d.in.Write(append(b, '\n')); {
+	case errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed):
+		return d.fail(fmt.Errorf("%s: the driver ended", op))
+	case err != nil:
 		return d.fail(fmt.Errorf("%s: the driver does not read: %w", op, err))
 	}
 	return nil

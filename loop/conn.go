@@ -255,8 +255,7 @@ func (c *Conn) runTask(f func()) {
 
 // mostRead is the most bytes that are read at once: by an event loop, which has one buffer of this size;
 // other transports read less. A turn is over one read, and what a turn costs is shared by its messages:
-// with 64 KiB they cost a tenth to a fifth more where the peer keeps that much on its way. A full read of
-// small messages keeps the loop's other connections waiting for some 300 us.
+// BENCHMARKS.md has what 64 KiB cost. A full read keeps the loop's other connections waiting.
 const mostRead = 256 << 10
 
 // Pause stops reading from the peer until every reason paused was resumed; what is received already

@@ -318,6 +318,18 @@ func (s *Server) CloseListeners() {
 	s.acceptors.Wait()
 }
 
+// Unlisten closes the listeners there are. Unlike after CloseListeners, others may be opened. Any goroutine, but
+// not a Handler.
+func (s *Server) Unlisten() {
+	s.mu.Lock()
+	listeners := s.listeners
+	s.listeners = nil
+	s.mu.Unlock()
+	for _, ln := range listeners {
+		ln.Close()
+	}
+}
+
 // Shutdown stops accepting, sends what every outbox holds and closes the connections as
 // CloseAfterFlush does; those left when ctx ends are aborted, and it returns the ctx's error. All
 // goroutines of the server have ended when it returns. Sessions that want to say goodbye do so

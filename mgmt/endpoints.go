@@ -14,6 +14,8 @@ func endpoints() []endpoint {
 		{path: "/nodes/{node}", level: monitoring, get: getNode},
 		{path: "/nodes/{node}/memory", level: monitoring, get: getNodeMemory},
 		{path: "/nodes/{node}/memory/relative", level: monitoring, get: getNodeMemoryRelative},
+		{path: "/nodes/{node}/limits", write: administrator, put: putLimits},
+		{path: "/nodes/{node}/actions", write: administrator, post: nodeActions},
 		{path: "/auth/attempts/{node}", level: monitoring, write: monitoring, get: listAttempts, delete: deleteAttempts},
 		{path: "/auth/attempts/{node}/source", level: monitoring, write: monitoring, get: attemptsBySource, delete: deleteAttempts},
 		{path: "/reset", write: administrator, delete: reset},
@@ -48,6 +50,8 @@ func endpoints() []endpoint {
 		{path: "/queues/{vhost}/{queue}", level: vhostUser, write: vhostUser, get: getQueue, put: putQueue, delete: deleteQueue},
 		{path: "/queues/{vhost}/{queue}/bindings", level: vhostUser, get: listQueueBindings},
 		{path: "/queues/{vhost}/{queue}/contents", write: vhostUser, delete: purgeQueue},
+		{path: "/queues/{vhost}/{queue}/messages", level: vhostUser, get: browseMessages},
+		{path: "/queues/{vhost}/{queue}/unacked", level: vhostUser, get: listUnacked},
 		{path: "/queues/{vhost}/{queue}/get", write: vhostUser, post: getMessages},
 		{path: "/queues/{vhost}/{queue}/actions", write: administrator, post: queueActions},
 

@@ -318,27 +318,14 @@ func getMessages(r *request) error {
 
 // message shows one delivery. It copies what it keeps.
 func (g *getter) message(c *broker.Conn, d *broker.Delivery, remaining int) (api.Message, error) {
-	p, err := c.Properties(d.Msg)
+	props, err := propertiesFor(c, d.Msg)
 	if err != nil {
-		return api.Message{}, fmt.Errorf("read a message's properties: %w", err)
+		return api.Message{}, err
 	}
-	p.Headers = p.Headers.Clone()
-	for _, f := range p.Texts() {
-		*f.Value = string(append([]byte(nil), *f.Value...))
-	}
-	body := d.Msg.Body()
 	m := api.Message{
-		PayloadBytes: len(body), Redelivered: d.Redelivered, Exchange: string(d.Msg.Exchange()), RoutingKey: string(d.Msg.Key()),
-		MessageCount: remaining, Properties: propertyMap(&p), PayloadEncoding: "string",
+		PayloadBytes: len(d.Msg.Body()), Redelivered: d.Redelivered, Exchange: string(d.Msg.Exchange()), RoutingKey: string(d.Msg.Key()),
+		MessageCount: remaining, Properties: props,
 	}
-	if g.truncate >= 0 && g.truncate < len(body) {
-		body = body[:g.truncate]
-	}
-	if g.base64 || !validText(body) {
-		m.PayloadEncoding = "base64"
-		m.Payload = base64.StdEncoding.EncodeToString(body)
-	} else {
-		m.Payload = string(body)
-	}
+	m.Payload, m.PayloadEncoding = g.payload(d.Msg.Body())
 	return m, nil
 }

@@ -396,6 +396,9 @@ func (s *Server) writeOwn(e *exposition) {
 		e.family("firemq_journal_last_sync_seconds", "gauge", "How long the last sync took")
 		e.float("firemq_journal_last_sync_seconds", "", j.LastSync.Seconds())
 	}
+	c := s.opt.Broker.Counters()
+	e.one("firemq_firehose_messages_total", "counter", "Messages copied to amq.rabbitmq.trace", int64(c.Traced.Load()))
+	e.one("firemq_firehose_messages_dropped_total", "counter", "Messages of traced vhosts that were not copied because of an alarm", int64(c.TraceDropped.Load()))
 	e.flush()
 	metrics.WriteProcessMetrics(e.w)
 }
@@ -404,6 +407,16 @@ func (s *Server) writeOwn(e *exposition) {
 type queueRow struct {
 	labels string
 	broker.QueueCounts
+	head broker.Head
+	now  int64 // Unix ms
+}
+
+// age is how long the oldest ready message has waited.
+func (q *queueRow) age() time.Duration {
+	if q.head.Oldest == 0 {
+		return 0
+	}
+	return time.Duration(max(q.now-q.head.Oldest, 0)) * time.Millisecond
 }
 
 func (q *queueRow) capacity() float64 {
@@ -461,6 +474,7 @@ func (s *Server) queueRows(g *registry) []queueRow {
 	var rows []queueRow
 	var text []byte // of all labels, so that they take one piece of memory
 	var ends []int
+	now := time.Now().UnixMilli()
 	for _, v := range s.opt.Broker.VHosts() {
 		if !g.hasVHost(v) {
 			continue
@@ -471,7 +485,7 @@ func (s *Server) queueRows(g *registry) []queueRow {
 			}
 			text = appendLabels(text, "vhost", v, "queue", q.Name())
 			ends = append(ends, len(text))
-			rows = append(rows, queueRow{QueueCounts: q.Counts()})
+			rows = append(rows, queueRow{QueueCounts: q.Counts(), head: q.Head(), now: now})
 		}
 	}
 	all, at := string(text), 0
@@ -512,6 +526,11 @@ func (s *Server) writeQueues(e *exposition, g *registry) {
 		for i := range ownQueueFamilies {
 			f := &ownQueueFamilies[i]
 			writeRows(e, f.name, f.kind, f.help, rows, true, f.value, func(q *queueRow) string { return q.labels })
+		}
+		const age = "firemq_queue_oldest_message_age_seconds"
+		e.family(age, "gauge", "Since when the oldest ready message of a queue waits, 0 without one")
+		for i := range rows {
+			e.float(age, rows[i].labels, rows[i].age().Seconds())
 		}
 	}
 }

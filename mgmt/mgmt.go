@@ -39,6 +39,21 @@ type Options struct {
 	Data      string            // data directory; "": everything is in memory
 	Listeners func() []Listener // the broker's ports beside this one; nil: none
 	Resources func() Resources  // limits and alarms; nil: none
+	Control   Control           // changes how the broker runs; nil: nobody may
+}
+
+// Control changes how the broker runs, until its next start. Any goroutine.
+type Control interface {
+	// SetMemoryLimit and SetDiskFreeLimit replace the limits of the alarms. size is as in the settings, or it is
+	// "" and fraction counts, of the machine's memory.
+	SetMemoryLimit(size string, fraction float64) error
+	SetDiskFreeLimit(size string, fraction float64) error
+	// Suspend closes the listeners of clients, with close their connections, too; Resume opens them again.
+	Suspend(close bool)
+	Resume() error
+	Suspended() bool
+	// Stop gives what stops the broker, in the background, once the answer is on its way.
+	Stop() (stop func(), err error)
 }
 
 // Resources are the limits of memory and disk, and the alarms.
@@ -81,13 +96,20 @@ type conn struct {
 	*net.TCPConn
 	once sync.Once
 	s    *Server
+	then func() // called when it is closed; nil: nothing. Guarded by Server.mu
 }
 
 func (c *conn) Close() (err error) {
 	c.once.Do(func() {
 		err = c.TCPConn.Close()
 		c.s.remove(c)
+		c.s.mu.Lock()
+		then := c.then
+		c.s.mu.Unlock()
 		c.s.open.Done()
+		if then != nil {
+			then()
+		}
 	})
 	return err
 }
@@ -245,6 +267,10 @@ func (s *Server) handler() fasthttp.RequestHandler {
 	rest := fasthttp.CompressHandlerLevel(s.serve, fasthttp.CompressBestSpeed)
 	return func(c *fasthttp.RequestCtx) {
 		if s.opt.Fire != nil && c.IsGet() && string(c.Path()) == "/fire" {
+			if s.opt.Control != nil && s.opt.Control.Suspended() {
+				c.Error("no clients are taken now\n", fasthttp.StatusServiceUnavailable)
+				return
+			}
 			if s.opt.Fire(c); c.Hijacked() {
 				s.remove(c.Conn()) // before its client knows: from its first byte on it is not Close's to cut off
 			}

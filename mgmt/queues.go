@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/policy"
@@ -84,6 +85,16 @@ func (r *request) queue(w *view, q *broker.Queue) api.Queue {
 	if v.Consumers > 0 && !v.Starved {
 		capacity = 1
 	}
+	head := q.Head()
+	var stamp, age *int64
+	if head.HasTimestamp {
+		n := int64(head.Timestamp)
+		stamp = &n
+	}
+	if head.Oldest != 0 {
+		n := max(time.Now().UnixMilli()-head.Oldest, 0)
+		age = &n
+	}
 	return api.Queue{
 		Name: v.Name, VHost: v.VHost, Type: v.Type.String(), Durable: v.Durable, AutoDelete: v.AutoDelete,
 		Exclusive: v.Exclusive, Arguments: argumentMap(v.Args), Node: r.s.opt.Node, State: "running",
@@ -96,6 +107,7 @@ func (r *request) queue(w *view, q *broker.Queue) api.Queue {
 		MessageBytesRAM: bytes, MessageBytesPersistent: v.PersistentBytes, MessageBytesDelayed: v.DelayedBytes,
 		ExclusiveConsumerTag: optional(v.ExclusiveTag), SingleActiveTag: optional(v.ActiveTag),
 		StorageVersion: 1, Deduplicated: v.Stats.Duplicate, DeduplicationKeys: v.Keys,
+		HeadMessageTimestamp: stamp, OldestMessageAge: age,
 		MessageStats: w.stats(s, lengthFields, &v.Stats, true),
 	}
 }

@@ -312,6 +312,6 @@ func limitRuntime(limit int64) {
 	case limit == 0:
 		debug.SetMemoryLimit(math.MaxInt64)
 	default:
-		debug.SetMemoryLimit(max(limit/2, limit-limit/10-programPages))
+		debug.SetMemoryLimit(max(limit/2, limit-limit/10-programPages, minMemoryLimit/2)) // below, it would only collect
 	}
 }

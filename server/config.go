@@ -112,6 +112,11 @@ var table = []Setting{
 		Help:  "keep everything in memory",
 		apply: field(func(c *Config) *bool { return &c.Options.Ephemeral }, parseBool),
 	},
+	{
+		Flag: "import", Section: "storage", Key: "import", Default: "", Arg: "file", kind: text,
+		Help:  "definitions of FireMQ or RabbitMQ, JSON, that every start loads before clients can connect",
+		apply: field(func(c *Config) *string { return &c.Options.Import }, parseText),
+	},
 
 	{
 		Flag: "memory-limit", Section: "limits", Key: "memory", Default: "40%", Arg: "size", kind: size, Live: true,

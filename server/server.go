@@ -51,6 +51,9 @@ type Options struct {
 	Data      string // data directory; not used with Ephemeral
 	Ephemeral bool   // keep everything in memory
 	NoSync    bool   // confirm after the write to the OS, without waiting for the disk
+	// Import is a file of definitions that the start loads before it listens; "": none. If anything in it is
+	// wrong the start fails and nothing is changed.
+	Import string
 
 	// DefaultUser and DefaultPass are the first user, made when there are no users; "": guest.
 	DefaultUser, DefaultPass string
@@ -72,6 +75,10 @@ type Options struct {
 	ChannelMax       uint16
 	Heartbeat        time.Duration // whole seconds; negative: none is offered
 	HandshakeTimeout time.Duration
+
+	// OnStop is called when an administrator stops the broker over the API; whoever has started it shuts it down.
+	// nil: that is refused. It must not wait.
+	OnStop func()
 
 	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop; nil: discarded.
 	Log     *slog.Logger
@@ -98,10 +105,15 @@ type Server struct {
 	lock     io.Closer
 	saver    *saver
 	certs    *certificates // nil: no TLS
+	tls      *tls.Config   // of certs
 	recovery Recovery
 	alarms   *alarms // nil before the broker is open
 
 	limits atomic.Pointer[limits] // of connections accepted from now on
+
+	listeners []clientPort // of clients, in the order in which they are bound; their addresses are guarded by control
+	control   sync.Mutex   // one change by Suspend, Resume or Shutdown at a time; a leaf
+	suspended atomic.Bool  // the listeners of clients are closed
 
 	amqp, fire, amqps, fires, httpAddr net.Addr
 
@@ -147,6 +159,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 // open takes the data directory and recovers the broker.
 func (s *Server) open() error {
 	o := broker.Options{
+		Node:          mgmt.NodeName(),
 		NoSync:        s.opt.NoSync,
 		LoopbackUsers: s.opt.LoopbackUsers,
 		Log:           s.part("broker"),
@@ -194,6 +207,9 @@ func (s *Server) open() error {
 	for _, d := range rec.Damaged {
 		s.log.Error("damage in the journal was skipped", "damage", d)
 	}
+	if err := s.importFile(); err != nil {
+		return err
+	}
 	if len(b.Users().Users()) == 0 {
 		if err := b.AddFirstUser(s.opt.DefaultUser, s.opt.DefaultPass); err != nil {
 			return fmt.Errorf("create user '%s': %w", s.opt.DefaultUser, err)
@@ -204,6 +220,36 @@ func (s *Server) open() error {
 			return err
 		}
 	}
+	return nil
+}
+
+// importFile loads the definitions of Options.Import and waits until they are on disk. It comes before the first
+// user is made: definitions with users need no other.
+func (s *Server) importFile() error {
+	name := s.opt.Import
+	if name == "" {
+		return nil
+	}
+	document, err := os.ReadFile(name)
+	if err != nil {
+		if p, ok := errors.AsType[*fs.PathError](err); ok {
+			err = p.Err
+		}
+		return fmt.Errorf("definitions file %s cannot be read: %w; name another with --import", name, err)
+	}
+	warnings, err := mgmt.Import(s.broker, document, "")
+	if err != nil {
+		return fmt.Errorf("definitions file %s was not imported: %w; correct it, or start without --import", name, err)
+	}
+	for _, w := range warnings {
+		s.log.Warn("definitions: "+w, "file", name)
+	}
+	select {
+	case <-s.broker.Settled():
+	case <-s.fatal:
+		return s.err
+	}
+	s.log.Info("definitions imported", "file", name)
 	return nil
 }
 
@@ -269,24 +315,16 @@ func (s *Server) listen() error {
 	}
 	amqpHandler := func(c *loop.Conn) loop.Session { return amqp.New(c, s.broker, s.limits.Load().amqp) }
 	fireHandler := func(c *loop.Conn) loop.Session { return fmq1.New(c, s.broker, s.limits.Load().fmq1) }
-	for _, on := range []struct {
-		name, flag, value string
-		secure            bool
-		h                 loop.Handler
-		bound             *net.Addr
-	}{
+	s.listeners = []clientPort{
 		{"AMQP", "--amqp", s.opt.AMQP, false, amqpHandler, &s.amqp},
 		{"AMQP over TLS", "--amqps", s.opt.AMQPS, true, amqpHandler, &s.amqps},
 		{"FireMQ protocol", "--fire", s.opt.Fire, false, fireHandler, &s.fire},
 		{"FireMQ protocol over TLS", "--fires", s.opt.Fires, true, fireHandler, &s.fires},
-	} {
-		*on.bound, err = bind(on.name, on.flag, on.value, func(addr string) (net.Addr, error) {
-			if on.secure {
-				return l.ListenTLS("tcp", addr, secure, on.h)
-			}
-			return l.Listen("tcp", addr, on.h)
-		})
-		if err != nil {
+	}
+	s.tls = secure
+	for i := range s.listeners {
+		on := &s.listeners[i]
+		if *on.bound, err = bind(on.name, on.flag, on.value, func(addr string) (net.Addr, error) { return s.bind(on, addr) }); err != nil {
 			return err
 		}
 	}
@@ -302,6 +340,7 @@ func (s *Server) listen() error {
 		}
 		h, err := mgmt.Listen(addr, mgmt.Options{
 			Broker: s.broker, Version: s.opt.Version, Log: s.part("http"), Fire: ws, Data: data, Listeners: s.ports, Resources: s.resources,
+			Control: s,
 		})
 		if err != nil {
 			return bindError("HTTP", "--http", addr, err)
@@ -314,6 +353,9 @@ func (s *Server) listen() error {
 
 // ports lists the protocol listeners for operators.
 func (s *Server) ports() (list []mgmt.Listener) {
+	if s.suspended.Load() {
+		return nil
+	}
 	for _, l := range []struct {
 		protocol string
 		addr     net.Addr
@@ -485,6 +527,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 func (s *Server) shutdown(ctx context.Context) error {
+	s.control.Lock() // for good: nothing resumes a broker that stops
 	s.loop.CloseListeners()
 	if s.http != nil {
 		s.http.Close()

@@ -51,8 +51,14 @@ type Attributes struct {
 	Persistent bool
 	Priority   uint8
 	HasHeaders bool
+
+	// Of the Message that these are part of, which is so no larger than 48 bytes.
+	keyAt   uint8
+	blindAt uint16
+
 	Expiration int64 // the publisher's time to live in ms; negative when it set none
 	Delay      int64 // ms until it is due, as its publisher asked; 0 for none. A message read back has none
+	Taken      int64 // Unix ms at which the broker put it into its queues, 0: not yet, or not known
 }
 
 // Due is the time, Unix ms, at which a message with a Delay is due that is published now.
@@ -64,7 +70,7 @@ func (a *Attributes) Due(now int64) int64 {
 }
 
 // Message is one published message. Everything but the references and the position is
-// immutable after the publisher filled the body. Any goroutine that holds a reference
+// immutable once it is in a queue: before that the publisher fills the body, and the broker sets Taken. Any goroutine that holds a reference
 // may read it.
 type Message struct {
 	Attributes
@@ -72,8 +78,6 @@ type Message struct {
 	pos atomic.Uint64
 
 	buf     *pool.Buf
-	keyAt   int32
-	blindAt int32
 	propsAt int32
 	bodyAt  int32
 }
@@ -95,9 +99,9 @@ func NewBlind(a Attributes, exchange, key, blind, props []byte, bodySize int) *M
 	}
 	m.Attributes = a
 	m.pos.Store(0)
-	m.keyAt = int32(len(exchange))
-	m.blindAt = m.keyAt + int32(len(key))
-	m.propsAt = m.blindAt + int32(len(blind))
+	m.keyAt = uint8(len(exchange))
+	m.blindAt = uint16(len(exchange) + len(key))
+	m.propsAt = int32(len(exchange) + len(key) + len(blind))
 	m.bodyAt = m.propsAt + int32(len(props))
 	copy(m.buf.B, exchange)
 	copy(m.buf.B[m.keyAt:], key)

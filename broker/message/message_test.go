@@ -3,9 +3,17 @@ package message
 import (
 	"bytes"
 	"testing"
+	"unsafe"
 
 	"github.com/firemq/firemq/pool"
 )
+
+// There are as many as fit into memory: a word more takes sixteen bytes more of each.
+func TestSize(t *testing.T) {
+	if size := unsafe.Sizeof(Message{}); size > 48 {
+		t.Errorf("a message takes %d bytes beside its content", size)
+	}
+}
 
 func TestPartsAreCopiedAndKeptApart(t *testing.T) {
 	for _, c := range []struct{ exchange, key, props, body string }{

@@ -82,6 +82,9 @@ func (r *ready) check(anywhere bool, soonest int64) (n int, bytes, resident int6
 			if err := f.checkPaging(f == l.ripe); err != nil {
 				return 0, 0, 0, err
 			}
+			if err := f.checkMarks(); err != nil {
+				return 0, 0, 0, err
+			}
 		}
 	}
 	if r.levels != nil && n > 0 && r.top != top {
@@ -228,6 +231,27 @@ func (f *fifo) checkPaging(anyway bool) error {
 	}
 	if !found || cur.chunk != nil && before != cur.before {
 		return fmt.Errorf("paging: cursor found %v, %d bytes before it, counted %d", found, before, cur.before)
+	}
+	return nil
+}
+
+// checkMarks checks that every mark is in the list, and behind all that it says.
+func (f *fifo) checkMarks() error {
+	if f.marks == nil {
+		return nil
+	}
+	last := make(map[*chunk]uint64) // the rank before each chunk
+	before := uint64(0)
+	for c := f.first; c != nil; c = c.next {
+		last[c] = before
+		if entries := f.look(c, make([]Entry, chunkEntries)); len(entries) > 0 {
+			before = entries[len(entries)-1].rank()
+		}
+	}
+	for _, m := range f.marks.at {
+		if before, ok := last[m.chunk]; m.chunk != nil && (!ok || before > m.behind) {
+			return fmt.Errorf("a mark behind %d is in the list: %v, behind %d", m.behind, ok, before)
+		}
 	}
 	return nil
 }

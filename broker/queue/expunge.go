@@ -173,6 +173,7 @@ func (f *fifo) unlink(before, c *chunk) {
 		before.next = c.next
 	}
 	if c.packed != nil {
+		f.unmark(c)
 		f.memory -= c.memory()
 		return
 	}

@@ -117,6 +117,35 @@ func (m *model) ripen(now int64) (dead []Dead) {
 	}
 }
 
+// behind is what a browser sees behind a place.
+func (m *model) behind(at Place) (list []Entry) {
+	if at.Delayed {
+		for _, e := range m.delayed {
+			if earlier(&Entry{Due: int64(at.Key), Seq: at.Seq}, &e) {
+				list = append(list, e)
+			}
+		}
+		slices.SortFunc(list, compareDue)
+		return list
+	}
+	for _, e := range m.ready {
+		if e.Priority < at.Priority || e.Priority == at.Priority && e.rank() > at.Key {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b Entry) int { return cmp.Or(cmp.Compare(b.Priority, a.Priority), byRank(a, b)) })
+	return list
+}
+
+func (m *model) oldest() (oldest Entry) {
+	for _, e := range m.ready {
+		if oldest.Seq == 0 || e.rank() < oldest.rank() {
+			oldest = e
+		}
+	}
+	return oldest
+}
+
 // soonest is the first expiry of messages that may go from anywhere, 0 for none.
 func (m *model) soonest() (at int64) {
 	if m.cfg.ExpireAnywhere && !m.transit {
@@ -245,6 +274,7 @@ func testModel(t *testing.T) {
 			return rapid.SampledFrom(m.consumers).Draw(t, "consumer")
 		}
 
+		places := [...]Place{Before(false), Before(true)}
 		t.Repeat(map[string]func(*rapid.T){
 			"publish": func(t *rapid.T) {
 				s := sent{
@@ -568,6 +598,22 @@ func testModel(t *testing.T) {
 					}
 				}
 				wantDead(dead)
+			},
+			"browse": func(t *rapid.T) {
+				at := &places[rapid.IntRange(0, 1).Draw(t, "which")]
+				if rapid.IntRange(0, 3).Draw(t, "anew") == 0 {
+					*at = Before(at.Delayed)
+				}
+				limit := rapid.IntRange(1, 5).Draw(t, "limit")
+				want := m.behind(*at)
+				var got []Entry
+				more := q.Browse(at, limit, &got)
+				if n := min(limit, len(want)); !slices.Equal(got, want[:n]) || len(want) > n && !more {
+					t.Fatalf("browsed %+v, more %v; want of %+v", got, more, want)
+				}
+				if oldest, want := q.Oldest(), m.oldest(); want.Seq == 0 && oldest != nil || want.Seq != 0 && *oldest != want {
+					t.Fatalf("oldest %+v, want %+v", oldest, want)
+				}
 			},
 			"purge": func(t *rapid.T) {
 				if rapid.IntRange(0, 3).Draw(t, "really") > 0 {

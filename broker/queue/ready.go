@@ -96,7 +96,7 @@ func (r *ready) restoreBlock(block []byte, first uint64, bytes int64) {
 func (r *ready) ripen(e *Entry) {
 	l := r.enter(e)
 	if l.ripe == nil {
-		l.ripe = new(fifo)
+		l.ripe = &fifo{ripe: true}
 	}
 	l.ripe.append(e)
 }
@@ -196,6 +196,8 @@ type fifo struct {
 	memory      int64  // bytes of the chunks in the list
 
 	paging cursor
+	marks  *marks // nil while nobody has browsed
+	ripe   bool   // of messages that were delayed: in order of rank, not of Seq; immutable
 }
 
 const (
@@ -290,6 +292,7 @@ func (f *fifo) pop() {
 
 // free takes an empty chunk out of use.
 func (f *fifo) free(c *chunk) {
+	f.unmark(c)
 	c.next, c.entries, c.soonest = nil, c.entries[:cap(c.entries)], 0
 	f.memory -= c.memory()
 	if len(c.entries) == smallChunkEntries {

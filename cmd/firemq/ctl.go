@@ -66,7 +66,7 @@ Tables are for people: --json prints what the API answers.`,
 	}
 	flags.StringVar(&x.vhost, "vhost", "/", "virtual host")
 	flags.BoolVar(&x.asJSON, "json", false, "print what the API answers instead of a table")
-	root.AddCommand(slices.Concat(x.showVerbs(), x.topologyVerbs(), x.messageVerbs(), x.userVerbs(), x.policyVerbs(), x.brokerVerbs())...)
+	root.AddCommand(slices.Concat(x.showVerbs(), x.topologyVerbs(), x.messageVerbs(), x.browseVerbs(), x.userVerbs(), x.policyVerbs(), x.brokerVerbs())...)
 	return root
 }
 
@@ -75,7 +75,7 @@ func (x *ctl) verb(use, short string, run func(args []string) error) *cobra.Comm
 	words := strings.Fields(use)[1:]
 	least := len(words) - strings.Count(use, "[")
 	return &cobra.Command{
-		Use: use, Short: short, Args: argsBetween(least, len(words)),
+		Use: use, Short: short, Args: argsBetween(least, len(words)), ValidArgsFunction: x.complete(words),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := fromEnv(x.t, c.Flags()); err != nil {
 				return err
@@ -83,6 +83,50 @@ func (x *ctl) verb(use, short string, run func(args []string) error) *cobra.Comm
 			x.c = c
 			return run(args)
 		},
+	}
+}
+
+// completeTimeout is how long a shell waits for names.
+const completeTimeout = time.Second
+
+// complete completes arguments in a shell: the names of what the broker has where the use says so.
+func (x *ctl) complete(words []string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) >= len(words) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var path string
+		switch strings.Trim(words[len(args)], "[]") {
+		case "FILE":
+			return nil, cobra.ShellCompDirectiveDefault
+		case "KIND":
+			return listNames, cobra.ShellCompDirectiveNoFileComp
+		case "QUEUE":
+			path = apiPath("queues", x.vhost)
+		case "EXCHANGE":
+			path = apiPath("exchanges", x.vhost)
+		case "USER":
+			path = apiPath("users")
+		}
+		if path == "" || fromEnv(x.t, c.Flags()) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+		defer cancel()
+		c.SetContext(ctx)
+		x.c = c
+		p, err := x.call("GET", path+"?columns=name", nil)
+		var all []struct{ Name string }
+		if err != nil || json.Unmarshal(p, &all) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, o := range all {
+			if o.Name != "" && printable(o.Name) == o.Name {
+				names = append(names, o.Name)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
@@ -191,7 +235,11 @@ func (x *ctl) change(method, path string, body any, said string, args ...any) er
 
 func (x *ctl) say(format string, args ...any) error {
 	if x.asJSON {
-		return nil
+		p, err := json.Marshal(map[string]string{"result": fmt.Sprintf(format, args...)})
+		if err != nil {
+			return err
+		}
+		return x.raw(p)
 	}
 	_, err := fmt.Fprintf(x.t.out, format+"\n", args...)
 	return err
@@ -321,7 +369,6 @@ func (x *ctl) showVerbs() []*cobra.Command {
 		}
 		return x.show(p, l.columns)
 	})
-	list.ValidArgs = listNames
 	return []*cobra.Command{
 		x.verb("overview", "Show totals and rates", func([]string) error { return x.overview() }),
 		x.verb("memory", "Show what memory is used for", func([]string) error { return x.memory() }),
@@ -730,6 +777,26 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 	deleteVHost := x.verb("delete-vhost NAME", "Delete a vhost with all that is in it", func(a []string) error {
 		return x.change("DELETE", apiPath("vhosts", a[0]), nil, "vhost %s deleted", printable(a[0]))
 	})
+	// trace writes the other settings of the vhost again, because a PUT replaces them.
+	trace := func(on bool, said string) error {
+		p, err := x.call("GET", apiPath("vhosts", x.vhost), nil)
+		if err != nil {
+			return err
+		}
+		var v api.VHost
+		if err := json.Unmarshal(p, &v); err != nil {
+			return fmt.Errorf("the answer is not what a broker's API gives: %w", err)
+		}
+		return x.change("PUT", apiPath("vhosts", x.vhost), map[string]any{
+			"description": v.Description, "tags": v.Tags, "default_queue_type": v.DefaultQueueType, "tracing": on,
+		}, said, printable(x.vhost))
+	}
+	traceOn := x.verb("trace-on", "Copy what the clients of a vhost publish and get to amq.rabbitmq.trace", func([]string) error {
+		return trace(true, "vhost %s is traced")
+	})
+	traceOff := x.verb("trace-off", "End what trace-on began", func([]string) error {
+		return trace(false, "vhost %s is not traced")
+	})
 	// definitions are those of the broker, or of one vhost if --vhost is given.
 	definitions := func() string {
 		if x.c.Flags().Changed("vhost") {
@@ -780,5 +847,5 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 		return x.say("connection %s closed", printable(a[0]))
 	})
 	closeConnection.Flags().StringVar(&reason, "reason", "", "what its client is told")
-	return []*cobra.Command{addVHost, deleteVHost, export, load, closeConnection}
+	return []*cobra.Command{addVHost, deleteVHost, traceOn, traceOff, export, load, closeConnection}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/firemq/firemq/server"
 )
 
-// ctlFor starts a broker and gives what runs ctl against it.
-func ctlFor(t *testing.T) func(in string, args ...string) result {
+// brokerEnv starts a broker and gives the environment that leads to its API.
+func brokerEnv(t *testing.T) map[string]string {
 	t.Helper()
 	s, err := server.Start(t.Context(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Ephemeral: true, Version: "9.9.9"})
 	if err != nil {
@@ -22,7 +22,13 @@ func ctlFor(t *testing.T) func(in string, args ...string) result {
 			t.Error(err)
 		}
 	})
-	env := map[string]string{"FIREMQ_HTTP_URL": "http://" + s.HTTPAddr().String()}
+	return map[string]string{"FIREMQ_HTTP_URL": "http://" + s.HTTPAddr().String()}
+}
+
+// ctlFor starts a broker and gives what runs ctl against it.
+func ctlFor(t *testing.T) func(in string, args ...string) result {
+	t.Helper()
+	env := brokerEnv(t)
 	return func(in string, args ...string) result {
 		return runWith(t.Context(), env, in, append([]string{"ctl"}, args...)...)
 	}
@@ -57,6 +63,17 @@ func TestCtl(t *testing.T) {
 		{[]string{"publish", "events", "nowhere.at.all"}, "x", "!no queue received the message"},
 		{[]string{"get", "orders", "--count", "5"}, "", "from stdin"},
 		{[]string{"list", "queues"}, "", "orders  classic  true     2"},
+		{[]string{"browse", "orders", "--truncate", "4"}, "", "2         "},
+		{[]string{"browse", "orders", "--count", "1"}, "", "more with --cursor ready.0.1.0"},
+		{[]string{"browse", "orders", "--count", "1", "--cursor", "ready.0.1.0"}, "", "from stdin"},
+		{[]string{"browse", "orders", "--json"}, "", `"sequence":1,"state":"ready"`},
+		{[]string{"browse", "orders", "--state", "gone"}, "", "!state is none of ready, unacked, delayed"},
+		{[]string{"search", "orders", "--body", "std"}, "", "from stdin"},
+		{[]string{"search", "orders", "-H", "n=1", "--older-than", "0s", "--json"}, "", `"payload":"hello"`},
+		{[]string{"search", "orders", "--key", "^order", "--regex", "--json"}, "", `"scanned":2`},
+		{[]string{"search", "orders"}, "", "!say what to look for"},
+		{[]string{"unacked", "orders"}, "", "SEQUENCE  UNACKED FOR"},
+		{[]string{"unacked", "absent"}, "", "!there is no such object"},
 		{[]string{"get", "orders", "--take"}, "", "hello"},
 		{[]string{"purge", "orders"}, "", "queue orders purged"},
 		{[]string{"list", "queues", "--json"}, "", `"messages":0`},
@@ -80,6 +97,11 @@ func TestCtl(t *testing.T) {
 		{[]string{"list", "policies"}, "", "ttl   ^ord     all         7"},
 		{[]string{"add-vhost", "v", "--description", "test"}, "", "vhost v added"},
 		{[]string{"list", "vhosts"}, "", "v     test"},
+		{[]string{"trace-on", "--vhost", "v"}, "", "vhost v is traced"},
+		{[]string{"list", "vhosts", "--json"}, "", `"tracing":true`},
+		{[]string{"list", "vhosts"}, "", "v     test"},
+		{[]string{"trace-off", "--vhost", "v"}, "", "vhost v is not traced"},
+		{[]string{"trace-on", "--vhost", "absent"}, "", "!there is no such object"},
 		{[]string{"export", file}, "", "definitions written"},
 		{[]string{"delete-policy", "ttl"}, "", "policy ttl deleted"},
 		{[]string{"delete-queue", "orders"}, "", "queue orders deleted"},
@@ -129,5 +151,60 @@ func TestCtlTableIsSafe(t *testing.T) {
 	}
 	if got := ctl("", "list", "queues"); strings.ContainsAny(got.out, "\x1b") || strings.Count(got.out, "\n") != 2 || !strings.Contains(got.out, "a?[2Jb?c") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestCtlJSON: every verb prints JSON, those that change something too.
+func TestCtlJSON(t *testing.T) {
+	ctl := ctlFor(t)
+	for _, line := range []string{
+		"declare-queue q", "declare-exchange x fanout", "bind x q --key k", "publish x k hello", "get q", "get q --take", "purge q", "unbind x q --key k",
+		"add-user u p", "change-password u p2", "set-tags u management", "set-permissions u", "clear-permissions u", "delete-user u",
+		`set-policy p ^q {"max-length":1}`, "delete-policy p", "add-vhost v", "delete-vhost v", "export", "overview", "memory", "list queues",
+		"list connections", "delete-queue q", "delete-exchange x",
+	} {
+		got := ctl("", append(strings.Fields(line), "--json")...)
+		var v any
+		if err := json.Unmarshal([]byte(got.out), &v); got.status != exitOK || err != nil {
+			t.Errorf("%s: status %d, %v\n%s%s", line, got.status, err, got.out, got.err)
+		}
+	}
+	if got := ctl("", "purge", "absent", "--json"); got.status != exitFailure || got.out != "" || !isOneLine(got.err) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestCompletion: shells get their scripts, and the names of what the broker has.
+func TestCompletion(t *testing.T) {
+	env := brokerEnv(t)
+	for shell, want := range map[string]string{"bash": "__start_firemq", "zsh": "#compdef firemq", "fish": "complete -c firemq"} {
+		if got := runWith(t.Context(), env, "", "completion", shell); got.status != exitOK || !strings.Contains(got.out, want) {
+			t.Errorf("%s: status %d, no %q", shell, got.status, want)
+		}
+	}
+	for _, name := range []string{"orders", "other", "bills"} {
+		if got := runWith(t.Context(), env, "", "ctl", "declare-queue", name); got.status != exitOK {
+			t.Fatal(got.err)
+		}
+	}
+	for _, c := range []struct{ line, want string }{
+		{"ctl delete-q", "delete-queue"},
+		{"ctl list qu", "queues"},
+		{"ctl purge o", "orders\nother\n"},
+		{"ctl bind amq.d", "amq.direct"},
+		{"ctl bind amq.direct bi", "bills"},
+		{"ctl set-permissions g", "guest"},
+		{"ctl add-user x", ":4"},             // nothing, and no files
+		{"ctl purge orders x", ":4"},         // no more arguments
+		{"ctl export f", ":0"},               // files
+		{"ctl purge --url http://[ o", ":4"}, // no broker, no names
+		{"ctl purge --vhost nowhere o", ":4"},
+		{"ctl overview --j", "--json"},
+	} {
+		args := strings.Split(c.line, " ")
+		got := runWith(t.Context(), env, "", append([]string{"__complete"}, args...)...)
+		if got.status != exitOK || !strings.Contains(got.out, c.want) {
+			t.Errorf("%s: status %d, no %q in\n%s%s", c.line, got.status, c.want, got.out, got.err)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/firemq/firemq/internal/rabbitmqctl"
 	"github.com/firemq/firemq/server"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,8 +29,14 @@ const (
 )
 
 func main() {
-	std := terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.LookupEnv, environ: os.Environ, exit: os.Exit}
-	os.Exit(run(context.Background(), std, os.Args[1:]))
+	if name := toolName(os.Args[0]); name != "" {
+		os.Exit(runTool(context.Background(), standard(), name, os.Args[1:]))
+	}
+	os.Exit(run(context.Background(), standard(), os.Args[1:]))
+}
+
+func standard() terminal {
+	return terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.LookupEnv, environ: os.Environ, exit: os.Exit}
 }
 
 // terminal is what a command sees of the process, so that tests can stand in for it.
@@ -56,6 +63,9 @@ func (t terminal) color() bool {
 
 // run carries out one command line and returns the exit status. An error is one line on t.err.
 func run(ctx context.Context, t terminal, args []string) int {
+	if len(args) > 0 && slices.Contains(rabbitmqctl.Tools, args[0]) {
+		return runTool(ctx, t, args[0], args[1:]) // all of its line is RabbitMQ's: cobra must not read it
+	}
 	root := newRoot(t)
 	root.SetArgs(append([]string{}, args...)) // nil would be the process's own arguments
 	root.SetIn(t.in)
@@ -83,6 +93,7 @@ func newRoot(t terminal) *cobra.Command {
 	root.SilenceErrors = true
 	root.SilenceUsage = true
 	root.AddCommand(newInit(t), newConfig(t), newPub(t), newSub(t), newCtl(t), newBench(t), newDoctor(t))
+	root.AddCommand(newTools(t)...)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if e, ok := errors.AsType[*pflag.NotExistError](err); ok && e.GetSpecifiedShortnames() == "" {
 			var names []string

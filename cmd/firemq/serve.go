@@ -51,11 +51,14 @@ func serve(ctx context.Context, t terminal, config *server.Config, reload func()
 	defer signal.Stop(hangups)
 	ctx, stop := stopOn(ctx, signals, t.exit)
 	defer stop()
+	ctx, ask := context.WithCancel(ctx)
+	defer ask()
 
 	log := config.NewLog(t.err)
 	files, filesErr := server.RaiseFileLimit()
 	o := config.Options
 	o.Log, o.Version = log.Logger, server.Version
+	o.OnStop = ask
 	p := newProgress(t.err, isTerminal(t.err), log.Logger)
 	o.OnReplay = p.replayed
 	s, err := server.Start(ctx, o)

@@ -13,6 +13,9 @@ var arrows = map[string][]string{
 	"internal/vfs":     {},
 	"internal/tidy":    {},
 
+	// RabbitMQ's command lines.
+	"internal/rabbitmqctl": {"mgmt/api"},
+
 	// What clients and the broker have in common of transports.
 	"internal/websocket": {},
 	"internal/transport": {"internal/websocket"},
@@ -55,7 +58,7 @@ var arrows = map[string][]string{
 	"bench/plot":    {},
 	"bench/compare": {"bench", "bench/plot"},
 	"bench/profile": {"bench", "server"},
-	"cmd/firemq":    {"bench", "bench/plot", "mgmt/api", "sdk/go", "server"},
+	"cmd/firemq":    {"bench", "bench/plot", "internal/rabbitmqctl", "mgmt/api", "sdk/go", "server"},
 
 	// What checks clients.
 	"conformance":            {"frames/fmq1", "internal/websocket"},
@@ -66,6 +69,8 @@ var arrows = map[string][]string{
 	"internal/rawamqp":         {"frames/amqp", "frames/table"},
 	"test/internal/brokertest": {},
 	"test/internal/suite":      {},
+
+	"deploy/grafana": {},
 
 	"examples/go/amqp_hello":        {},
 	"examples/go/hello":             {"sdk/go"},
@@ -78,25 +83,27 @@ var arrows = map[string][]string{
 
 // testArrows says what the tests of a package may import beside its arrows and itself.
 var testArrows = map[string][]string{
-	"":                   {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
-	"broker/definitions": {"broker/message", "journal"},
-	"frames/amqp":        {"frames/amqp/text"},
-	"loop":               {"session"}, // that a connection is the outbox that sessions need
-	"session/amqp":       {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
-	"session/fmq1":       {"broker/auth", "internal/vfs", "journal"},
-	"sdk/go":             {""}, // a whole broker
-	"server":             {"internal/rawamqp", "internal/transport", "pool", "sdk/go"},
-	"test/compat":        {"test/internal/brokertest"},
-	"test/conformance":   {"test/internal/brokertest"},
-	"test/crash":         {"sdk/go", "test/internal/brokertest"},
-	"test/oracle":        {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "server"},
-	"test/pressure":      {"frames/amqp", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
-	"test/scale":         {"test/internal/brokertest"},
-	"mgmt":               {"server"}, // a whole broker
+	"":                     {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
+	"broker/definitions":   {"broker/message", "journal"},
+	"frames/amqp":          {"frames/amqp/text"},
+	"internal/rabbitmqctl": {"server"},  // a whole broker
+	"loop":                 {"session"}, // that a connection is the outbox that sessions need
+	"session/amqp":         {"broker/auth", "frames/amqp/text", "internal/vfs", "journal"},
+	"session/fmq1":         {"broker/auth", "internal/vfs", "journal"},
+	"sdk/go":               {""}, // a whole broker
+	"server":               {"internal/rawamqp", "internal/transport", "pool", "sdk/go"},
+	"test/compat":          {"test/internal/brokertest"},
+	"test/conformance":     {"test/internal/brokertest"},
+	"test/crash":           {"sdk/go", "test/internal/brokertest"},
+	"test/oracle":          {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "internal/rabbitmqctl", "server"},
+	"test/pressure":        {"frames/amqp", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
+	"test/scale":           {"test/internal/brokertest"},
+	"mgmt":                 {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
 	"test/compat/tools":         {"test/internal/brokertest"},
+	"test/prometheus":           {"test/internal/brokertest"},
 }
 
 // homes says which packages may import a module of others. Most have one home, so that replacing

@@ -125,6 +125,7 @@ type Queue struct {
 	MessageBytesPersistent int64             `json:"message_bytes_persistent"`
 	MessageBytesDelayed    int64             `json:"message_bytes_delayed"`
 	HeadMessageTimestamp   *int64            `json:"head_message_timestamp"`
+	OldestMessageAge       *int64            `json:"oldest_message_age,omitempty"` // ms, of ready ones
 	ExclusiveConsumerTag   *string           `json:"exclusive_consumer_tag"`
 	SingleActiveTag        *string           `json:"single_active_consumer_tag"`
 	IdleSince              string            `json:"idle_since,omitempty"`

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -38,6 +39,7 @@ type side interface {
 	deletePolicy(vhost string, p policyDef) error
 	setVHostLimit(vhost, limit string, n int) error // negative: none
 	setUserLimit(user, limit string, n int) error
+	setTracing(vhost string, on bool) error
 }
 
 // policyDef is a policy, or an operator policy.
@@ -50,12 +52,14 @@ type policyDef struct {
 
 // rabbit is a RabbitMQ node.
 type rabbit struct {
+	name      string // of the node
 	amqp, api string
 	dir       string    // "": not ours
 	cmd       *exec.Cmd // the group leader of all its processes
 	epmd      string    // the port of its epmd
 	exited    chan error
 	output    bytes.Buffer // of cmd, once exited
+	tracing   sync.Mutex   // held while the tracing of a vhost changes
 }
 
 const (
@@ -82,6 +86,7 @@ func startRabbit() (r *rabbit, skip string, err error) {
 		return nil, "", err
 	}
 	r = &rabbit{
+		name: "oracle" + ports[0] + "@localhost",
 		amqp: "127.0.0.1:" + ports[0], api: "127.0.0.1:" + ports[1], epmd: ports[3],
 		dir: dir, exited: make(chan error, 1),
 	}
@@ -95,7 +100,7 @@ func startRabbit() (r *rabbit, skip string, err error) {
 	r.cmd.Dir = dir
 	r.cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + dir, // HOME: a cookie of its own
-		"RABBITMQ_NODENAME=oracle" + ports[0] + "@localhost",
+		"RABBITMQ_NODENAME=" + r.name,
 		"RABBITMQ_NODE_PORT=" + ports[0], "RABBITMQ_DIST_PORT=" + ports[2],
 		"RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(dir, "log"),
 		"RABBITMQ_CONFIG_FILE=" + filepath.Join(dir, "rabbitmq.conf"),
@@ -262,6 +267,13 @@ func (r *rabbit) setUserLimit(user, limit string, n int) error {
 	return r.setLimit("/api/user-limits/"+url.PathEscape(user)+"/"+limit, n)
 }
 
+// setTracing: RabbitMQ loses one of two changes at the same time, of different vhosts too.
+func (r *rabbit) setTracing(vhost string, on bool) error {
+	r.tracing.Lock()
+	defer r.tracing.Unlock()
+	return r.call("PUT", "/api/vhosts/"+vhost, map[string]bool{"tracing": on})
+}
+
 func (r *rabbit) setLimit(path string, n int) error {
 	if n < 0 {
 		return r.call("DELETE", path, nil)
@@ -294,7 +306,7 @@ func startFire() (*fire, error) {
 	if err := os.WriteFile(filepath.Join(dir, "definitions.json"), definitions, 0o644); err != nil {
 		return nil, err
 	}
-	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", Data: dir, NoSync: true, Version: "test"})
+	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Data: dir, NoSync: true, Version: "test"})
 	if err != nil {
 		return nil, err
 	}
@@ -353,6 +365,12 @@ func (f *fire) setVHostLimit(vhost, limit string, n int) error {
 
 func (f *fire) setUserLimit(user, limit string, n int) error {
 	return f.s.Broker().Users().SetLimit(user, limit, n)
+}
+
+func (f *fire) setTracing(vhost string, on bool) error {
+	m := f.s.Broker().VHostMeta(vhost)
+	m.Tracing = on
+	return plain(f.s.Broker().SetVHostMeta(vhost, m))
 }
 
 func plain(e *broker.Error) error {

@@ -36,6 +36,7 @@ type player struct {
 	// To be taken away at the end. Owned by the goroutine that plays the steps.
 	policies []policyDef
 	limits   []string // of the vhost
+	traced   bool
 
 	// Owned by the goroutine that plays the steps.
 	conns  map[string]*client
@@ -203,6 +204,7 @@ var (
 	deathTime = regexp.MustCompile(`time=T\d+`)
 	selfWords = regexp.MustCompile(`\b(cluster_name|copyright|information|platform|product|version)=S"(?:[^"\\]|\\.)*"`)
 	vhostName = regexp.MustCompile(`vhost 'v\d+'`)
+	tracedBy  = regexp.MustCompile(`\b(node|vhost|connection)=S"[^"]*"`)
 	numbered  = regexp.MustCompile(`\$(gen|ctag|reply|-?\d+)(\d*)`)
 )
 
@@ -218,6 +220,9 @@ func (p *player) normal(line string) string {
 		line = strings.ReplaceAll(line, name, kind+".#"+strconv.Itoa(i+1))
 	}
 	line = deathTime.ReplaceAllString(line, "time=T?")
+	if strings.Contains(line, " routing_keys=A[") { // a copy of the firehose
+		line = tracedBy.ReplaceAllString(line, `$1=S"?"`)
+	}
 	line = vhostName.ReplaceAllString(line, "vhost '/'")
 	return selfWords.ReplaceAllString(line, `$1=S"?"`)
 }
@@ -301,6 +306,9 @@ func (p *player) play(s *step) error {
 		}
 		p.limits = append(p.limits, f["name"])
 		return p.side.setVHostLimit(p.vhost, f["name"], n)
+	case "trace":
+		p.traced = s.arg == "on"
+		return p.side.setTracing(p.vhost, p.traced)
 	case "connect":
 		_, err := p.dial(s.conn)
 		return err
@@ -464,9 +472,6 @@ func (p *player) send(c *client, ch uint16, line string) error {
 
 // sorted sorts the tables of a connection.start and of a content header: their order is no promise
 // of either broker.
-//
-// It also takes x-last-death-* away, which RabbitMQ adds from 3.13 on, where they say the same as
-// the first entry of x-death.
 func sorted(f amqp.Frame, random bool) amqp.Frame {
 	var start amqp.ConnectionStart
 	if id, args, ok := amqp.CutMethod(f.Payload); ok && f.Type == amqp.FrameMethod && id == start.ID() && start.Decode(args) == nil {
@@ -485,23 +490,38 @@ func sorted(f amqp.Frame, random bool) amqp.Frame {
 	if err != nil || len(props.Headers) == 0 {
 		return f
 	}
-	if deaths, ok := props.Headers.Get("x-death"); ok && len(deaths.List) > 0 {
-		last := deaths.List[0].Table
-		props.Headers = slices.DeleteFunc(props.Headers, func(field table.Field) bool {
-			key, ok := strings.CutPrefix(field.Name, "x-last-death-")
-			same, _ := last.Get(key)
-			return ok && same.Kind == table.String && same.Str == field.Value.Str
-		})
-		if random {
-			slices.SortFunc(deaths.List[1:], func(x, y table.Value) int {
-				return strings.Compare(fmt.Sprint(x.Table.Get("queue"))+fmt.Sprint(x.Table.Get("reason")),
-					fmt.Sprint(y.Table.Get("queue"))+fmt.Sprint(y.Table.Get("reason")))
-			})
+	props.Headers = plainDeaths(props.Headers, random)
+	if copied, ok := props.Headers.Get("properties"); ok { // by the firehose
+		if h, ok := copied.Table.Get("headers"); ok {
+			copied.Table.Set("headers", table.TableValue(plainDeaths(h.Table, random)))
+			props.Headers.Set("properties", copied)
 		}
 	}
 	sortTable(props.Headers)
 	f.Payload = amqp.PropertyCodec{}.Append(slices.Clone(f.Payload[:12]), &props)
 	return f
+}
+
+// plainDeaths takes x-last-death-* away, which RabbitMQ adds from 3.13 on, where they say the same as the first
+// entry of x-death.
+func plainDeaths(headers table.Table, random bool) table.Table {
+	deaths, ok := headers.Get("x-death")
+	if !ok || len(deaths.List) == 0 {
+		return headers
+	}
+	last := deaths.List[0].Table
+	headers = slices.DeleteFunc(headers, func(field table.Field) bool {
+		key, ok := strings.CutPrefix(field.Name, "x-last-death-")
+		same, _ := last.Get(key)
+		return ok && same.Kind == table.String && same.Str == field.Value.Str
+	})
+	if random {
+		slices.SortFunc(deaths.List[1:], func(x, y table.Value) int {
+			return strings.Compare(fmt.Sprint(x.Table.Get("queue"))+fmt.Sprint(x.Table.Get("reason")),
+				fmt.Sprint(y.Table.Get("queue"))+fmt.Sprint(y.Table.Get("reason")))
+		})
+	}
+	return headers
 }
 
 func sortTable(t table.Table) {
@@ -997,6 +1017,9 @@ func (p *player) end() error {
 	}
 	for _, l := range p.limits {
 		p.side.setVHostLimit(p.vhost, l, -1)
+	}
+	if p.traced {
+		p.side.setTracing(p.vhost, false)
 	}
 	err := p.clean()
 	for _, u := range p.users {

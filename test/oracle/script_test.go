@@ -48,6 +48,7 @@ import (
 //	policy name="p" pattern="^q" apply-to="queues" priority=1 operator=true definition={max-length=I2}
 //	unpolicy name="p" operator=true                      takes a policy away
 //	limit user="u" name="max-channels" value=1           a limit of a user, or of the vhost without user
+//	trace on                                             the vhost is traced, until "trace off" or the end
 type script struct {
 	name  string
 	steps []step
@@ -89,6 +90,11 @@ func parseStep(line string) (s step, err error) {
 		s.op, s.arg = word, rest
 		_, err := time.ParseDuration(rest)
 		return s, err
+	case "trace":
+		if s.op, s.arg = word, rest; rest != "on" && rest != "off" {
+			return s, fmt.Errorf("trace is on or off: %q", line)
+		}
+		return s, nil
 	case "user", "revoke", "topic", "policy", "unpolicy", "limit":
 		s.op, s.arg = word, rest
 		_, err := fields(rest)

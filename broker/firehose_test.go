@@ -1,0 +1,151 @@
+package broker
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/firemq/firemq/broker/message"
+	"github.com/firemq/firemq/frames/table"
+)
+
+// traced sets whether the client's vhost is traced.
+func (c *client) traced(on bool) {
+	c.t.Helper()
+	c.ok(c.b.SetVHostMeta("/", VHostMeta{Tracing: on}))
+}
+
+// listen binds a queue to all copies of the firehose and reads them: key, body and headers.
+func (c *client) listen(queue string) {
+	c.t.Helper()
+	c.declare(QueueDeclare{Name: queue})
+	c.ok(c.BindQueue(queue, TraceExchange, "#", nil))
+}
+
+func (c *client) copies(queue string) (copies []string) {
+	c.t.Helper()
+	for {
+		ok, e := c.ch.Get(queue, true, func(d *Delivery, _ int) {
+			p, err := c.b.properties(d.Msg)
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			text := fmt.Sprintf("%s %q", d.Msg.Key(), d.Msg.Body())
+			for _, f := range p.Headers {
+				if f.Name == "routing_keys" || f.Name == "routed_queues" || f.Name == "redelivered" {
+					text += fmt.Sprintf(" %s=%v", f.Name, f.Value)
+				}
+			}
+			copies = append(copies, text)
+		})
+		c.ok(e)
+		if !ok {
+			return copies
+		}
+	}
+}
+
+func TestFirehose(t *testing.T) {
+	b := memoryBroker(t, Options{Node: "n"})
+	c := connect(t, b)
+	tracer := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	tracer.listen("trace")
+
+	c.publish("", "q", "before")
+	c.end()
+	c.get("q")
+	c.end()
+	eq(t, "while off", tracer.copies("trace"), nil)
+
+	c.traced(true)
+	c.consume(ConsumeArgs{Queue: "q", Tag: "k"})
+	c.publish("", "q", "one")
+	c.publish("amq.fanout", "nobody", "two")
+	c.end()
+	c.ok(c.ch.Nack(2, false, true))
+	c.end()
+	eq(t, "while on", tracer.copies("trace"), []string{
+		`publish. "one" routing_keys=[q] routed_queues=[q]`,
+		`publish.amq.fanout "two" routing_keys=[nobody] routed_queues=[]`,
+		`deliver.q "one" routing_keys=[q] redelivered=0`,
+		`deliver.q "one" routing_keys=[q] redelivered=1`,
+	})
+	eq(t, "what was read of the firehose itself", tracer.copies("trace"), nil)
+
+	c.traced(false)
+	c.publish("", "q", "after")
+	c.end()
+	eq(t, "off again", tracer.copies("trace"), nil)
+	if n := b.Counters().Traced.Load(); n != 4 {
+		t.Errorf("%d copies counted, want 4", n)
+	}
+}
+
+func TestFirehoseOfATransactionIsAtThePublish(t *testing.T) {
+	c := connect(t, memoryBroker(t, Options{}))
+	c.declare(QueueDeclare{Name: "q"})
+	c.traced(true)
+	c.listen("trace")
+	c.ok(c.ch.TxSelect())
+	c.publish("", "q", "one")
+	c.ok(c.ch.TxRollback())
+	c.end()
+	eq(t, "copies", c.copies("trace"), []string{`publish. "one" routing_keys=[q] routed_queues=[q]`})
+}
+
+// A queue of the firehose whose dead letters are delivered would be fed by their deliveries for ever.
+func TestFirehoseDoesNotFeedItself(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "dead"})
+	c.declare(QueueDeclare{Name: "trace", Args: table.Table{
+		{Name: "x-max-length", Value: table.IntValue(0)},
+		{Name: "x-dead-letter-exchange", Value: table.StringValue("")},
+		{Name: "x-dead-letter-routing-key", Value: table.StringValue("dead")},
+	}})
+	c.ok(c.BindQueue("trace", TraceExchange, "#", nil))
+	c.consume(ConsumeArgs{Queue: "dead", Tag: "k", NoAck: true})
+	c.traced(true)
+	c.publish("", "dead", "one")
+	c.end()
+	// The message, the copy of its publish and that of its delivery.
+	eq(t, "deliveries", c.sink.bodies(), []string{"one", "one", "one"})
+	if n := b.Counters().Traced.Load(); n != 2 {
+		t.Errorf("%d copies, want 2", n)
+	}
+}
+
+func TestFirehoseRestsDuringAnAlarm(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.listen("trace")
+	c.publish("", "q", "one")
+	c.end()
+	c.traced(true)
+	b.SetAlarm(true, false)
+	c.get("q")
+	c.end()
+	b.SetAlarm(false, false)
+	eq(t, "copies", c.copies("trace"), nil)
+	if n := b.Counters().TraceDropped.Load(); n != 1 {
+		t.Errorf("%d copies counted as dropped, want 1", n)
+	}
+}
+
+func TestFirehoseCutsLongKeys(t *testing.T) {
+	c := connect(t, memoryBroker(t, Options{}))
+	name := strings.Repeat("q", message.MaxName)
+	c.declare(QueueDeclare{Name: name})
+	c.listen("trace")
+	c.publish("", name, "one")
+	c.end()
+	c.traced(true)
+	c.get(name)
+	c.end()
+	got := c.copies("trace")
+	if want := ("deliver." + name)[:message.MaxName] + " "; len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,421 @@
+package rabbitmqctl
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/firemq/firemq/mgmt/api"
+)
+
+// poll is how often a command that waits asks.
+const poll = 100 * time.Millisecond
+
+// node reads the broker's overview and its node.
+func (c *call) node() (o api.Overview, n object, err error) {
+	if err = c.get(path("overview"), &o); err == nil {
+		err = c.get(path("nodes", o.Node), &n)
+	}
+	return o, n, err
+}
+
+func ping(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Will ping %s. This only checks that its API answers.", node)
+	if c.has("silent") {
+		return nil
+	}
+	return c.say("Ping succeeded")
+}
+
+func serverVersion(c *call) error {
+	o, _, err := c.node()
+	if err != nil {
+		return err
+	}
+	c.announce("Asking node %s for its RabbitMQ version...", o.Node)
+	return c.say("%s", o.RabbitMQVersion)
+}
+
+// check says whether a health check of the API passes.
+func (c *call) check(name string) (bool, error) {
+	err := c.do("GET", path("health/checks/"+name), nil)
+	if status(err) == 503 {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func checkRunning(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Checking if RabbitMQ is running on node %s ...", node)
+	switch ok, err := c.check("ready-to-serve-clients"); {
+	case err != nil:
+		return err
+	case !ok:
+		return failed(exitUnavailable, "RabbitMQ on node %s is not running or has not fully booted yet (check with is_booting)", node)
+	}
+	return c.say("RabbitMQ on node %s is fully booted and running", node)
+}
+
+func checkLocalAlarms(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Asking node %s to report any local resource alarms ...", node)
+	switch ok, err := c.check("local-alarms"); {
+	case err != nil:
+		return err
+	case !ok:
+		return failed(exitUnavailable, "Node %s reported the following local alarms: memory or disk", node)
+	}
+	return c.say("Node %s reported no local alarms", node)
+}
+
+func checkVHosts(c *call) error {
+	switch ok, err := c.check("virtual-hosts"); {
+	case err != nil:
+		return err
+	case !ok:
+		return failed(exitUnavailable, "Some virtual hosts are down")
+	}
+	c.announce("Checking if all vhosts are running ...")
+	return c.say("All virtual hosts are running")
+}
+
+// checkPorts connects to every listener, as a client on this machine would.
+func checkPorts(c *call) error {
+	o, _, err := c.node()
+	if err != nil {
+		return err
+	}
+	c.announce("Testing TCP connections to all active listeners on node %s ...", o.Node)
+	var ports []string
+	var d net.Dialer
+	for _, l := range o.Listeners {
+		host := l.IPAddress
+		if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+			host = c.host()
+		}
+		port := strconv.Itoa(l.Port)
+		if slices.Contains(ports, port) {
+			continue // one port for two protocols
+		}
+		nc, err := d.DialContext(c.ctx, "tcp", net.JoinHostPort(host, port))
+		if err != nil {
+			return failed(exitUnavailable, "Connection to ports of the following listeners on node %s failed: %s", o.Node, port)
+		}
+		nc.Close()
+		ports = append(ports, port)
+	}
+	return c.say("Successfully connected to ports %s on node %s.", strings.Join(ports, ", "), o.Node)
+}
+
+// purposes says what a listener of a protocol is for.
+var purposes = map[string]string{
+	"amqp": "AMQP 0-9-1", "amqp/ssl": "AMQP 0-9-1 over TLS", "http": "HTTP API",
+	"http/prometheus": "Prometheus exporter API over HTTP", "fire": "FireMQ protocol", "fire/ssl": "FireMQ protocol over TLS",
+}
+
+// listenerLines has a line for each listener, which begins with prefix.
+func listenerLines(prefix string, list []api.Listener) (lines []string) {
+	for _, l := range list {
+		host := l.IPAddress
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s, port: %d, protocol: %s, purpose: %s", prefix, host, l.Port, l.Protocol, purposes[l.Protocol]))
+	}
+	return lines
+}
+
+func showListeners(c *call) error {
+	o, _, err := c.node()
+	if err != nil {
+		return err
+	}
+	c.announce("Asking node %s to report its protocol listeners ...", o.Node)
+	if c.machine() {
+		return c.say("%s", compact(map[string]any{"listeners": o.Listeners}))
+	}
+	for _, l := range listenerLines("Interface", o.Listeners) {
+		if err := c.say("%s", l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// number is a value of the API as a float, 0 if it is none.
+func (o object) number(path string) float64 {
+	f, _ := strconv.ParseFloat(fmt.Sprint(o.at(path)), 64)
+	return f
+}
+
+// gigabytes are as RabbitMQ prints them.
+func gigabytes(bytes float64) string {
+	s := strconv.FormatFloat(bytes/1e9, 'f', 4, 64)
+	s = strings.TrimRight(s, "0")
+	if strings.HasSuffix(s, ".") {
+		s += "0"
+	}
+	return s + " gb"
+}
+
+func (o object) alarms() (list []string) {
+	if on, _ := o.at("mem_alarm").(bool); on {
+		list = append(list, "Memory alarm on node "+o.text("name"))
+	}
+	if on, _ := o.at("disk_free_alarm").(bool); on {
+		list = append(list, "Free disk space alarm on node "+o.text("name"))
+	}
+	return list
+}
+
+// section prints a heading and its lines.
+func (c *call) section(head string, lines ...string) {
+	if len(lines) == 0 {
+		lines = []string{"(none)"}
+	}
+	fmt.Fprintf(c.t.Out, "%s\n\n%s\n\n", head, strings.Join(lines, "\n"))
+}
+
+func showStatus(c *call) error {
+	o, n, err := c.node()
+	if err != nil {
+		return err
+	}
+	c.announce("Status of node %s ...", o.Node)
+	var vhosts []object
+	if err := c.get(path("vhosts"), &vhosts); err != nil {
+		return err
+	}
+	var memory struct{ Memory map[string]any }
+	if err := c.get(path("nodes", o.Node, "memory"), &memory); err != nil {
+		return err
+	}
+	uptime := int64(n.number("uptime")) / 1000
+	if c.machine() {
+		alarms := append([]string{}, n.alarms()...)
+		return c.say("%s", compact(map[string]any{
+			"pid": n.at("os_pid"), "uptime": uptime, "rabbitmq_version": o.RabbitMQVersion, "product_name": o.ProductName,
+			"product_version": o.ProductVersion, "alarms": alarms, "listeners": o.Listeners, "memory": memory.Memory,
+			"vm_memory_high_watermark_limit": n.at("mem_limit"), "disk_free": n.at("disk_free"), "disk_free_limit": n.at("disk_free_limit"),
+			"file_descriptors": map[string]any{"total_used": n.at("fd_used"), "total_limit": n.at("fd_total")},
+			"totals":           map[string]any{"connection_count": o.ObjectTotals.Connections, "queue_count": o.ObjectTotals.Queues, "virtual_host_count": len(vhosts)},
+			"active_plugins":   plugins, "data_directory": n.at("db_dir"), "is_under_maintenance": false,
+		}))
+	}
+	c.section("Runtime", fmt.Sprintf("OS PID: %v", n.at("os_pid")), fmt.Sprintf("Uptime (seconds): %d", uptime), "Is under maintenance?: false",
+		"RabbitMQ version: "+o.RabbitMQVersion, fmt.Sprintf("Product: %s %s", o.ProductName, o.ProductVersion), "Node name: "+o.Node)
+	c.section("Data directory", fmt.Sprintf("Node data directory: %v", n.at("db_dir")))
+	c.section("Alarms", n.alarms()...)
+	lines := []string{"Total memory used: " + gigabytes(n.number("mem_used")), "Memory high watermark setting: " + gigabytes(n.number("mem_limit")), ""}
+	kinds := object(memory.Memory)
+	for _, k := range slices.Sorted(maps.Keys(kinds)) {
+		if bytes := kinds.number(k); bytes > 0 {
+			lines = append(lines, k+": "+gigabytes(bytes))
+		}
+	}
+	c.section("Memory", lines...)
+	c.section("File Descriptors", fmt.Sprintf("Total: %v, limit: %v", n.at("fd_used"), n.at("fd_total")),
+		fmt.Sprintf("Sockets: %v, limit: %v", n.at("sockets_used"), n.at("sockets_total")))
+	c.section("Free Disk Space", "Low free disk space watermark: "+gigabytes(n.number("disk_free_limit")), "Free disk space: "+gigabytes(n.number("disk_free")))
+	c.section("Totals", fmt.Sprintf("Connection count: %d", o.ObjectTotals.Connections), fmt.Sprintf("Queue count: %d", o.ObjectTotals.Queues),
+		fmt.Sprintf("Virtual host count: %d", len(vhosts)))
+	c.section("Listeners", listenerLines("Interface", o.Listeners)...)
+	return nil
+}
+
+func clusterStatus(c *call) error {
+	o, n, err := c.node()
+	if err != nil {
+		return err
+	}
+	c.announce("Cluster status of node %s ...", o.Node)
+	if c.machine() {
+		return c.say("%s", compact(map[string]any{
+			"cluster_name": o.ClusterName, "disk_nodes": []string{o.Node}, "ram_nodes": []string{}, "running_nodes": []string{o.Node},
+			"alarms": append([]string{}, n.alarms()...), "partitions": map[string]any{}, "listeners": map[string]any{o.Node: o.Listeners},
+			"versions":           map[string]any{o.Node: map[string]any{"rabbitmq_name": o.ProductName, "rabbitmq_version": o.RabbitMQVersion}},
+			"maintenance_status": map[string]any{o.Node: "not under maintenance"}, "feature_flags": []any{},
+		}))
+	}
+	c.section("Basics", "Cluster name: "+o.ClusterName)
+	c.section("Disk Nodes", o.Node)
+	c.section("Running Nodes", o.Node)
+	c.section("Versions", fmt.Sprintf("%s: RabbitMQ %s, %s %s", o.Node, o.RabbitMQVersion, o.ProductName, o.ProductVersion))
+	c.section("Maintenance status", fmt.Sprintf("Node: %s, status: not under maintenance", o.Node))
+	c.section("Alarms", n.alarms()...)
+	c.section("Network Partitions")
+	c.section("Listeners", listenerLines("Node: "+o.Node+", interface", o.Listeners)...)
+	c.section("Feature flags")
+	return nil
+}
+
+func nodeHealthCheck(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Checking health of node %s ...", node)
+	for _, name := range []string{"local-alarms", "virtual-hosts", "ready-to-serve-clients"} {
+		switch ok, err := c.check(name); {
+		case err != nil:
+			return err
+		case !ok:
+			return failed(exitUnavailable, "Node %s: the health check %s failed", node, name)
+		}
+	}
+	return c.say("Health check passed")
+}
+
+// awaitStartup waits until clients can connect. The pid file of "wait" is not looked at: who can reach the API
+// knows more than a file.
+func awaitStartup(c *call) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		ok, err := c.check("ready-to-serve-clients")
+		if ok || status(err) != 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		}
+	}
+}
+
+func awaitNodes(c *call) error {
+	n, err := strconv.Atoi(c.args[0])
+	if err != nil || n < 1 {
+		return c.badArguments("Bad argument: %s is no number of nodes", c.args[0])
+	}
+	if n > 1 {
+		return failed(exitUnavailable, "FireMQ is a single node: %d will never be online", n)
+	}
+	c.announce("Will wait for at least %d nodes to join the cluster.", n)
+	return awaitStartup(c)
+}
+
+// act carries out an action of the node.
+func (c *call) act(announced, action string) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce(announced, node)
+	return c.do("POST", path("nodes", node, "actions"), map[string]string{"action": action})
+}
+
+func (c *call) suspend(announced string, suspend bool) error {
+	if suspend {
+		return c.act(announced, "suspend")
+	}
+	return c.act(announced, "resume")
+}
+
+func suspendListeners(c *call) error {
+	return c.act("Will suspend client listeners on node %s. The node will no longer accept client connections", "suspend_listeners")
+}
+
+// stop returns when the broker is gone.
+func stop(c *call) error {
+	if err := c.act("Stopping and halting node %s ...", "stop"); err != nil {
+		return err
+	}
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	var d net.Dialer
+	for {
+		nc, err := d.DialContext(c.ctx, "tcp", c.address())
+		if err != nil && c.ctx.Err() == nil {
+			return nil
+		}
+		if err == nil {
+			nc.Close()
+		}
+		select {
+		case <-tick.C:
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		}
+	}
+}
+
+// plugins are those of RabbitMQ whose work FireMQ does itself.
+var plugins = []string{
+	"rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_prometheus",
+}
+
+func listPlugins(c *call) error {
+	pattern := ".*"
+	if len(c.args) > 0 {
+		pattern = c.args[0]
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return c.badArguments("Bad argument: %s", err)
+	}
+	o, _, err := c.node()
+	if err != nil {
+		return err
+	}
+	c.announce("Listing plugins with pattern %q ...", pattern)
+	minimal := c.has("minimal")
+	if !minimal && !c.has("quiet") && !c.has("silent") {
+		c.announce(" Configured: E = explicitly enabled; e = implicitly enabled\n | Status: * = running on %s\n |/", o.Node)
+	}
+	width := len(slices.MaxFunc(plugins, func(a, b string) int { return len(a) - len(b) }))
+	for _, p := range plugins {
+		switch {
+		case !re.MatchString(p):
+		case minimal:
+			c.say("%s", p)
+		default:
+			c.say("[E*] %-*s %s", width, p, o.RabbitMQVersion)
+		}
+	}
+	return nil
+}
+
+func pluginsEnabled(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Asking node %s if plugin %s is enabled...", node, strings.Join(c.args, ", "))
+	for _, p := range c.args {
+		if !slices.Contains(plugins, p) {
+			return failed(exitUnavailable, "Plugin %s is not enabled on node %s", p, node)
+		}
+	}
+	if len(c.args) == 1 {
+		return c.say("Plugin %s is enabled on node %s", c.args[0], node)
+	}
+	return c.say("Plugins %s are enabled on node %s", strings.Join(c.args, ", "), node)
+}
+
+// enablePlugins does nothing for what is there anyway, and refuses the rest.
+func enablePlugins(c *call) error {
+	for _, p := range c.args {
+		if !slices.Contains(plugins, p) {
+			return failed(exitUnavailable, "FireMQ has no plugin %s: there are %s", p, strings.Join(plugins, ", "))
+		}
+	}
+	return c.say("Plugin configuration unchanged.")
+}

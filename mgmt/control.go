@@ -1,0 +1,91 @@
+package mgmt
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// putLimits sets the limits of the alarms until the next start: {"memory": "1GB"}, {"memory_fraction": 0.4} of
+// the machine's memory, {"disk_free": "50MB"}, {"disk_free_fraction": 1.0}.
+func putLimits(r *request) error {
+	if err := r.thisNode(); err != nil {
+		return err
+	}
+	if r.s.opt.Control == nil {
+		return badRequest("the limits of this broker cannot be changed")
+	}
+	b, err := r.body()
+	if err != nil {
+		return err
+	}
+	set := 0
+	for key, change := range map[string]func(string, float64) error{"memory": r.s.opt.Control.SetMemoryLimit, "disk_free": r.s.opt.Control.SetDiskFreeLimit} {
+		var size string
+		var fraction float64
+		switch v, share := b[key], b[key+"_fraction"]; {
+		case v == nil && share == nil:
+			continue
+		case v != nil:
+			size = fmt.Sprint(v)
+		default:
+			f, err := strconv.ParseFloat(fmt.Sprint(share), 64)
+			if err != nil || !(f >= 0 && f <= 1000) {
+				return badRequest(key + "_fraction is no number of 0 or more")
+			}
+			fraction = f
+		}
+		if err := change(size, fraction); err != nil {
+			return badRequest(err.Error())
+		}
+		set++
+	}
+	if set == 0 {
+		return badRequest("[{key_missing,memory}]")
+	}
+	return r.done(false)
+}
+
+// nodeActions carries out {"action": "suspend_listeners"}, "suspend", "resume" or "stop".
+func nodeActions(r *request) error {
+	if err := r.thisNode(); err != nil {
+		return err
+	}
+	control := r.s.opt.Control
+	if control == nil {
+		return badRequest("this broker cannot be told to do that")
+	}
+	b, err := r.body()
+	if err != nil {
+		return err
+	}
+	switch action, _ := b["action"].(string); action {
+	case "suspend_listeners", "suspend":
+		control.Suspend(action == "suspend")
+	case "resume":
+		if err := control.Resume(); err != nil {
+			return badRequest(err.Error())
+		}
+	case "stop":
+		return r.stop(control)
+	default:
+		return badRequest("Unknown action: " + action)
+	}
+	return r.done(false)
+}
+
+// stop answers first: the end of the broker cuts connections off.
+func (r *request) stop(control Control) error {
+	stop, err := control.Stop()
+	if err != nil {
+		return badRequest(err.Error())
+	}
+	c, ok := r.Conn().(*conn)
+	if !ok {
+		panic("BUG: a request on a connection that is not this server's")
+	}
+	r.s.mu.Lock()
+	c.then = stop
+	r.s.mu.Unlock()
+	r.SetConnectionClose()
+	return r.done(false)
+}
