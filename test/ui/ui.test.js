@@ -108,13 +108,13 @@ test("a user that is deleted is logged out", async (t) => {
 
 test("every page shows what it is about", async (t) => {
   const page = await open(t);
-  for (const [name, shown] of [["Connections", "Nobody is connected."], ["Channels", "There are no channels."], ["Exchanges", "amq.topic"], ["Queues", "Features"], ["Overview", "Message rates"]]) {
+  for (const [name, shown] of [["Connections", "Nobody is connected."], ["Channels", "There are no channels."], ["Exchanges", "amq.topic"], ["Queues", "New queue"], ["Overview", "Message rates"]]) {
     await page.getByRole("link", { name, exact: true }).first().click();
     await heading(page, name);
     await page.getByText(shown).first().waitFor();
   }
   await page.getByRole("link", { name: "Admin", exact: true }).click();
-  for (const [name, shown] of [["Users", "administrator"], ["Vhosts", "default virtual host"], ["Policies", "Operator policies"], ["Definitions", "Import"]]) {
+  for (const [name, shown] of [["Users", "administrator"], ["Vhosts", "Description"], ["Policies", "Operator policies"], ["Definitions", "Import"]]) {
     await page.getByRole("link", { name, exact: true }).click();
     await heading(page, name);
     await page.getByText(shown, { exact: false }).first().waitFor();
@@ -135,7 +135,7 @@ test("a queue is made, bound, published to, peeked at, emptied and deleted", asy
 
   await page.getByRole("tab", { name: "Bindings" }).click();
   await page.getByLabel("From exchange").fill("amq.topic");
-  await page.getByLabel("Routing key").fill("work.#");
+  await page.getByRole("form", { name: "Bind" }).getByLabel("Routing key").fill("work.#");
   await button(page, "Bind").click();
   await toast(page, "Bound.");
   await page.getByRole("cell", { name: "work.#" }).waitFor();
@@ -153,11 +153,25 @@ test("a queue is made, bound, published to, peeked at, emptied and deleted", asy
   await page.getByLabel("correlation_id").fill("c-7");
   for (let i = 0; i < 3; i++) {
     await button(page, "Publish").click();
-    await page.waitForFunction((n) => document.querySelectorAll(".toast").length >= n || document.querySelector(".tile strong").textContent === String(n), i + 1);
     await page.locator(".tile", { hasText: "Ready" }).locator("strong", { hasText: String(i + 1) }).waitFor();
   }
 
   await page.getByRole("tab", { name: "Messages" }).click();
+  await page.getByLabel("Text in the body").fill("nowhere");
+  await button(page, "Browse").click();
+  await page.getByText("No message fits.").waitFor();
+  await page.getByLabel("Text in the body").fill("order");
+  await page.getByText("More filters").click();
+  await page.getByLabel("Messages on a page").fill("2");
+  await button(page, "Browse").click();
+  await page.locator("article.message").nth(1).waitFor();
+  assert.equal(await page.locator("article.message").count(), 2);
+  await button(page, "More").click();
+  await page.locator("article.message").nth(2).waitFor();
+  assert.equal(await page.locator("article.message").count(), 3);
+  await page.getByLabel("Text in the body").fill("nowhere");
+  await button(page, "Browse").click();
+  await page.getByText("No message fits.").waitFor();
   await button(page, "Peek").click();
   await page.getByText('"order": 1').first().waitFor();
   assert.equal(await page.locator("article.message").count(), 3);
@@ -165,7 +179,7 @@ test("a queue is made, bound, published to, peeked at, emptied and deleted", asy
   await page.getByText("north").first().waitFor();
   assert.equal((await queue("work")).messages, 3);
 
-  await page.getByLabel("Messages", { exact: true }).fill("1");
+  await page.getByRole("form", { name: "Read messages" }).getByLabel("Messages").fill("1");
   await button(page, "Take").click();
   await page.getByRole("dialog").getByRole("button", { name: "Take" }).click();
   await toast(page, "1 taken.");
@@ -198,7 +212,7 @@ test("an exchange is made, and a message that no queue takes is told", async (t)
   await page.getByRole("link", { name: "events", exact: true }).click();
   await heading(page, "events");
   await page.getByRole("tab", { name: "Publish" }).click();
-  await page.getByLabel("Routing key").fill("a.b");
+  await page.getByRole("textbox", { name: "Routing key" }).fill("a.b");
   await button(page, "Publish").click();
   await page.getByText("no queue took it").waitFor();
   await button(page, "Delete").click();
@@ -341,7 +355,7 @@ test("hostile names and payloads are only text", async (t) => {
   await page.getByText("Only the default exchange leads here").waitFor();
   for (const hash of [`#/exchanges/${v}/${n}`, `#/admin/users/${n}`, `#/admin/vhosts/${v}`, "#/admin/users", "#/admin/vhosts", "#/admin/policies", "#/exchanges"]) {
     await page.goto(`${base}/${hash}`);
-    await page.getByText(hash.endsWith(v) ? vhost : evil, { exact: true }).first().waitFor();
+    await page.locator("#main").getByText(hash.endsWith(v) ? vhost : evil, { exact: true }).first().waitFor();
     assert.equal(await elements(), 0, hash);
   }
   await page.goto(`${base}/#/queues/${v}/${n}`);
@@ -356,7 +370,7 @@ test("many queues come in pages, filtered and sorted by the broker", async (t) =
   await Promise.all(Array.from({ length: 120 }, (_, i) => api("PUT", `/queues/%2F/many-${String(i).padStart(3, "0")}`, { durable: false })));
   await api("POST", "/exchanges/%2F/amq.default/publish", { routing_key: "many-077", payload: "x", payload_encoding: "string", properties: {} });
   t.after(() => Promise.all(Array.from({ length: 120 }, (_, i) => api("DELETE", `/queues/%2F/many-${String(i).padStart(3, "0")}`))));
-  const page = await open(t, { hash: "#/queues?name=many&size=50" });
+  const page = await open(t, { hash: "#/queues?name=many&size=50", expected: [400] });
   await page.getByText("1–50 of 120").waitFor();
   await button(page, "Next page").click();
   await page.getByText("51–100 of 120").waitFor();
@@ -370,8 +384,8 @@ test("many queues come in pages, filtered and sorted by the broker", async (t) =
   await page.getByLabel("Regular expression").check();
   await page.getByText("1–5 of 5").waitFor();
   await page.getByLabel("Filter queues by name").fill("many-(");
-  await page.getByText("The filter is not a regular expression").waitFor().catch((e) => Promise.reject(e));
-}, { timeout: 60_000 });
+  await page.getByText("The filter is not a regular expression").waitFor();
+});
 
 test("tags decide what is shown", async (t) => {
   await api("PUT", "/users/small", { password: "p", tags: "management" });
@@ -403,7 +417,7 @@ test("an alarm is a banner", async (t) => {
 });
 
 test("a broker that can't be reached is told, and nothing is lost when it is back", async (t) => {
-  const page = await open(t, { hash: "#/queues" });
+  const page = await open(t, { hash: "#/exchanges" });
   await page.getByRole("columnheader", { name: "Name" }).waitFor();
   page.removeAllListeners("console"); // the browser reports each call that fails
   await page.route("**/api/**", (r) => r.abort());
