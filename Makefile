@@ -15,7 +15,7 @@ RUNS         = 3
 
 GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')
 PYTHON       = .cache/venv/.installed
-NODE         = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node)
+NODE         = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node test/ui)
 TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
 JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed .cache/cargo/.sdk
@@ -85,13 +85,13 @@ prometheus:
 	fi; \
 	echo "Prometheus is not installed, and only root can do it with apt-get: the tests in test/prometheus will be skipped"
 
-# The browser that test/conformance runs the TypeScript SDK in; without it that test is skipped.
+# The browser for the tests of the UI, and of the TypeScript SDK in a page; without it they are skipped.
 chromium:
 	@if [ -e /usr/bin/chromium ]; then exit; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null && exit; \
 	fi; \
-	echo "Chromium is not installed, and only root can do it with apt-get: its test in test/conformance will be skipped"
+	echo "Chromium is not installed, and only root can do it with apt-get: its tests in test/ui and test/conformance will be skipped"
 
 vet:
 	go vet ./...
@@ -174,4 +174,4 @@ profile: build
 	go run ./bench/profile -firemq ./firemq -cpu .cache/cpu.pprof -mutex .cache/mutex.pprof -count 1000000
 
 clean:
-	rm -rf firemq .cache $(addsuffix /node_modules,examples/javascript examples/typescript sdk/ts test/compat/node) $(addsuffix /dist,examples/typescript sdk/ts)
+	rm -rf firemq .cache $(addsuffix /node_modules,examples/javascript examples/typescript sdk/ts test/compat/node test/ui) $(addsuffix /dist,examples/typescript sdk/ts)
