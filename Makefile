@@ -20,10 +20,8 @@ TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
 JAVA         = .cache/java/.installed
 RUST         = .cache/cargo/.installed .cache/cargo/.sdk
 
-.PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck race generated generate fuzz
-.PHONY: compat bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck rust-lint race generated generate fuzz
-.PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
+.PHONY: compat bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
 build:
