@@ -58,8 +58,8 @@ func (f *fire) ctl(t *testing.T, args []string) printed {
 var (
 	escapes = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 	pids    = regexp.MustCompile(`<[^<>\t]+>`)
-	nodes   = regexp.MustCompile("[a-z0-9]+@[a-zA-Z0-9.-]+")
-	commas  = regexp.MustCompile("(?m)^,")
+	nodes   = regexp.MustCompile(`[a-z0-9]+@[a-zA-Z0-9.-]+`)
+	commas  = regexp.MustCompile(`(?m)^,`)
 )
 
 // comparable is an output without what differs between any two nodes, its lines in order.
