@@ -15,12 +15,12 @@ RUNS         = 3
 
 GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')
 PYTHON       = .cache/venv/.installed
-NODE         = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node)
+NODE         = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node test/ui)
 TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
 JAVA         = .cache/java/.installed
-RUST         = .cache/cargo/.installed
+RUST         = .cache/cargo/.installed .cache/cargo/.sdk
 
-.PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck race generated generate fuzz
+.PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck rust-lint race generated generate fuzz
 .PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
@@ -51,8 +51,13 @@ $(JAVA): test/compat/java/pom.xml
 	mvn -q -B --file $< test -Dtest=None
 	touch $@
 
-$(RUST): test/compat/lapin/Cargo.lock
+.cache/cargo/.installed: test/compat/lapin/Cargo.lock
 	cargo test --quiet --locked --no-run --manifest-path test/compat/lapin/Cargo.toml --target-dir .cache/cargo
+	touch $@
+
+# The Rust SDK, its driver, its tests and the examples: one workspace, in one folder with the above.
+.cache/cargo/.sdk: $(shell git ls-files sdk/rust examples/rust)
+	cargo build --quiet --locked --workspace --all-targets --manifest-path sdk/rust/Cargo.toml --target-dir .cache/cargo
 	touch $@
 
 # The programs of rabbitmq-c, from Debian.
@@ -80,13 +85,13 @@ prometheus:
 	fi; \
 	echo "Prometheus is not installed, and only root can do it with apt-get: the tests in test/prometheus will be skipped"
 
-# The browser that test/conformance runs the TypeScript SDK in; without it that test is skipped.
+# The browser for the tests of the UI, and of the TypeScript SDK in a page; without it they are skipped.
 chromium:
 	@if [ -e /usr/bin/chromium ]; then exit; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null && exit; \
 	fi; \
-	echo "Chromium is not installed, and only root can do it with apt-get: its test in test/conformance will be skipped"
+	echo "Chromium is not installed, and only root can do it with apt-get: its tests in test/ui and test/conformance will be skipped"
 
 vet:
 	go vet ./...
@@ -94,13 +99,16 @@ vet:
 test: deps build vet
 	FIREMQ_BIN=$(CURDIR)/firemq FIREMQ_REQUIRE_CLIENTS=1 go run ./test/internal/suite
 
-check: fmt vet staticcheck race generated fuzz bench-allocs
+check: fmt vet staticcheck rust-lint race generated fuzz bench-allocs
 
 fmt:
 	@files=$$(gofmt -l $(GO_FILES)); test -z "$$files" || { echo "run gofmt -w on:"; echo "$$files"; exit 1; }
 
 staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
 	$< ./...
+
+rust-lint:
+	cd sdk/rust && cargo fmt --all --check && cargo clippy --quiet --locked --workspace --all-targets --target-dir ../../.cache/cargo -- -D warnings
 
 .cache/bin/staticcheck-$(STATICCHECK):
 	GOBIN=$(CURDIR)/.cache/bin go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
@@ -166,4 +174,4 @@ profile: build
 	go run ./bench/profile -firemq ./firemq -cpu .cache/cpu.pprof -mutex .cache/mutex.pprof -count 1000000
 
 clean:
-	rm -rf firemq .cache $(addsuffix /node_modules,examples/javascript examples/typescript sdk/ts test/compat/node) $(addsuffix /dist,examples/typescript sdk/ts)
+	rm -rf firemq .cache $(addsuffix /node_modules,examples/javascript examples/typescript sdk/ts test/compat/node test/ui) $(addsuffix /dist,examples/typescript sdk/ts)

@@ -98,6 +98,7 @@ var testArrows = map[string][]string{
 	"test/oracle":          {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "internal/rabbitmqctl", "server"},
 	"test/pressure":        {"frames/amqp", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
+	"test/ui":              {"test/internal/brokertest"},
 	"mgmt":                 {"server"}, // a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},

@@ -90,12 +90,13 @@ function user(ctx, name) {
     ], topicList, "None: topic exchanges ask for no more than the permissions."));
   };
   const edit = () => formDialog(`Tags of ${name}`, [...tagFields(current.tags), { name: "others", label: "Other tags", value: otherTags(current.tags), hint: "Separated by commas" }], "Save", async (v) => {
-    await put(where, { password_hash: current.password_hash, hashing_algorithm: current.hashing_algorithm, tags: tagsOf(v) });
+    const now = await get(where); // its password may have changed meanwhile
+    await put(where, { password_hash: now.password_hash, hashing_algorithm: now.hashing_algorithm, tags: tagsOf(v) });
     ctx.refresh();
     return "The tags are saved.";
   });
   const password = () => formDialog(`New password for ${name}`, [{ name: "password", label: "Password", type: "password", required: true, autocomplete: "new-password" }], "Save", async (v) => {
-    await put(where, { password: v.password, tags: current.tags });
+    await put(where, { password: v.password, tags: (await get(where)).tags });
     return "The password is saved.";
   });
   const remove = () => ask("Delete the user", `${name} can no longer log in, and its connections are closed.`, "Delete", async () => {

@@ -82,7 +82,7 @@ function exchange(ctx, vhost, name) {
     title: shown, every: 3000, refresh, missing: `There is no exchange ${shown} in the vhost ${vhost}.`, back: ["exchanges", "All exchanges"],
     content: [
       h("header", { class: "head" },
-        h("div", {}, h("p", { class: "crumbs" }, h("a", { href: link("exchanges") }, "Exchanges"), " / ", vhost), h("h1", {}, shown), badges),
+        h("div", {}, h("p", { class: "crumbs" }, h("a", { href: link("exchanges") }, "Exchanges"), " in vhost ", vhost), h("h1", {}, shown), badges),
         h("div", { class: "buttons" }, !builtIn && h("button", { type: "button", class: "danger", onclick: remove }, "Delete"))),
       tabs(ctx, [
         { id: "state", title: "State", content: h("div", { class: "grid two" }, flow.el, card("Details", details)) },

@@ -1,6 +1,6 @@
 // What the pages of queues and exchanges have in common: publishing, reading and binding.
-import { del, exchangeName, path, post } from "./api.js";
-import { badge, bytes, date, fill, h, link, num, objectFacts, show, table } from "./dom.js";
+import { del, exchangeName, get, path, post } from "./api.js";
+import { badge, bytes, card, date, duration, fill, h, link, num, objectFacts, show, table } from "./dom.js";
 import { ask, form, without } from "./form.js";
 
 const SHOWN = 50_000; // bytes of a payload that are fetched
@@ -42,7 +42,8 @@ function payload(m) {
   return h("pre", { tabindex: "0", "aria-label": "Payload" }, text);
 }
 
-export function message(m, ...actions) {
+// message shows one message, got or browsed.
+function message(m) {
   const { headers, ...properties } = m.properties;
   const shown = m.payload_encoding === "base64" ? Math.floor((m.payload.length * 3) / 4) : new TextEncoder().encode(m.payload).length;
   return h("article", { class: "message" },
@@ -51,16 +52,63 @@ export function message(m, ...actions) {
       h("span", {}, h("span", { class: "quiet" }, "key "), m.routing_key),
       h("span", { class: "quiet" }, bytes(m.payload_bytes)),
       m.payload_encoding === "base64" && badge("base64", "The payload is not text"),
-      m.redelivered && badge("redelivered", "It was delivered before"),
-      actions),
+      m.redelivered && badge(m.delivery_count > 0 ? `redelivered ${num(m.delivery_count)} times` : "redelivered", "It was delivered before"),
+      m.unreadable && badge("damaged", "Its record on disk can't be read", "warn"),
+      m.age > 0 && h("span", { class: "quiet" }, `here for ${duration(m.age)}`),
+      m.due_at && h("span", { class: "quiet" }, `due ${date(m.due_at)}`),
+      m.expires_at && h("span", { class: "quiet" }, `expires ${date(m.expires_at)}`)),
+    m.unacked && h("p", { class: "holder" }, `Delivered ${duration(m.unacked.unacked_age)} ago to ${m.unacked.user}, ${m.unacked.consumer_tag ? `consumer ${m.unacked.consumer_tag}` : "by a get"}, on `, h("a", { href: link("connections", m.unacked.connection) }, m.unacked.connection)),
     Object.keys(properties).length > 0 && objectFacts(Object.fromEntries(Object.entries(properties).map(([k, v]) => [k, k === "delivery_mode" ? (v === 2 ? "persistent" : "transient") : k === "timestamp" ? date(v * 1000) : show(v)]))),
     Object.keys(headers ?? {}).length > 0 && [h("h4", {}, "Headers"), objectFacts(headers)],
     payload(m),
     shown + 2 < m.payload_bytes && h("small", {}, `The first ${bytes(shown)} of ${bytes(m.payload_bytes)}.`));
 }
 
-// reader peeks at messages of a queue, or takes them.
-export function reader(ctx, vhost, queue) {
+// browser pages through a queue and searches it, without disturbing it.
+function browser(vhost, queue) {
+  const out = h("div", { class: "messages" });
+  const more = h("div", { class: "buttons" });
+  const said = h("p", { class: "quiet", "aria-live": "polite" });
+  let shown, looked;
+  const page = async (query, cursor) => {
+    const b = await get(`/queues${path(vhost, queue)}/messages`, { ...query, cursor });
+    looked += b.scanned;
+    shown += b.messages.length;
+    out.append(...b.messages.map(message));
+    fill(said, shown === 0 && !b.more ? "No message fits." : `${num(shown)} shown, ${num(looked)} looked at${b.more ? "; there are more" : ""}.`);
+    fill(more, b.more && h("button", { type: "button", onclick: () => page(query, b.cursor).catch((e) => fill(said, e.message)) }, "More"));
+  };
+  const el = form([
+    { name: "state", label: "Messages that are", type: "select", options: ["ready", "unacked", "delayed"] },
+    { name: "body", label: "Text in the body" },
+    { name: "routing_key", label: "Routing key" },
+    { name: "header", label: "Header", hint: "name, or name=value" },
+  ], [{
+    text: "Browse", run: async (v) => {
+      out.replaceChildren();
+      shown = looked = 0;
+      await page({ ...without(v), use_regex: v.use_regex ? "true" : undefined, truncate: SHOWN });
+    },
+  }], {
+    label: "Browse messages", more: {
+      title: "More filters", fields: [
+        { name: "count", label: "Messages on a page", type: "number", value: 20, min: 1, max: 1000, required: true },
+        { name: "exchange", label: "Exchange" },
+        { name: "property", label: "Property", hint: "name, or name=value" },
+        { name: "older_than", label: "Here longer than (s)", type: "number", min: 0 },
+        { name: "newer_than", label: "Here shorter than (s)", type: "number", min: 0 },
+        { name: "use_regex", label: "Regular expressions", type: "checkbox", hint: "for body, routing key and values" },
+      ],
+    },
+  });
+  return [h("p", { class: "note" }, "Looking changes nothing: order, counts and marks of redelivery stay."), el, said, out, more];
+}
+
+// messagesOf are the ways to see the messages of a queue.
+export const messagesOf = (ctx, vhost, queue) => [card("Browse and search", browser(vhost, queue)), card("Peek or take", reader(ctx, vhost, queue))];
+
+// reader gets messages from a queue as a consumer does: it puts them back, or takes them.
+function reader(ctx, vhost, queue) {
   const out = h("div", { class: "messages", "aria-live": "polite" });
   const fetchThem = async (v, ackmode) => {
     const list = await post(`/queues${path(vhost, queue)}/get`, { count: v.count, ackmode, encoding: v.encoding, truncate: SHOWN });

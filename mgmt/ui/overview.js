@@ -53,7 +53,7 @@ export function overview(ctx) {
       tile("Acknowledged", r("ack"), `${compact(m.ack ?? 0)} in all`),
       tile("Unroutable", rate((m.return_unroutable_details?.rate ?? 0) + (m.drop_unroutable_details?.rate ?? 0)), `${compact((m.return_unroutable ?? 0) + (m.drop_unroutable ?? 0))} in all`));
     fill(counts,
-      tile("Connections", num(n.connections), `${compact(churn.connection_created ?? 0)} opened since the start`, link("connections")),
+      tile("Connections", num(n.connections), `${compact(churn.connection_created ?? 0)} opened`, link("connections")),
       tile("Channels", num(n.channels), `${compact(churn.channel_created ?? 0)} opened`, link("channels")),
       tile("Queues", num(n.queues), `${compact(churn.queue_created ?? 0)} created`, link("queues")),
       tile("Exchanges", num(n.exchanges), null, link("exchanges")),

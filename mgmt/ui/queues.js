@@ -1,10 +1,10 @@
 // Queues: the list, and the page of one.
 import { del, get, path, put } from "./api.js";
 import { Chart, drawLengths, drawRates, window } from "./chart.js";
-import { badge, bytes, card, compact, facts, fill, h, link, num, objectFacts, rate, table, tile, toast } from "./dom.js";
+import { badge, bytes, card, compact, duration, facts, fill, h, link, num, objectFacts, rate, table, tile, toast } from "./dom.js";
 import { ask, formDialog, without } from "./form.js";
 import { listPage } from "./list.js";
-import { binder, bindingTable, publisher, reader, tabs } from "./messages.js";
+import { binder, bindingTable, messagesOf, publisher, tabs } from "./messages.js";
 
 const MARKS = {
   "x-message-ttl": ["TTL", "Messages expire"], "x-expires": ["Exp", "The queue expires when it is unused"],
@@ -55,7 +55,7 @@ export function queues(ctx) {
   return listPage(ctx, {
     title: "Queues", what: "queues", vhosts: true, sort: "name",
     where: () => (ctx.vhost ? `/queues${path(ctx.vhost)}` : "/queues"),
-    fields: "name,vhost,type,durable,auto_delete,exclusive,arguments,policy,operator_policy,messages,messages_ready,messages_unacknowledged,messages_delayed,consumers,message_stats.publish_details.rate,message_stats.deliver_get_details.rate,message_stats.ack_details.rate",
+    fields: "name,vhost,type,durable,auto_delete,exclusive,arguments,policy,operator_policy,messages,messages_ready,messages_unacknowledged,messages_delayed,oldest_message_age,consumers,message_stats.publish_details.rate,message_stats.deliver_get_details.rate,message_stats.ack_details.rate",
     actions: h("button", { type: "button", class: "primary", onclick: () => create(ctx) }, "New queue"),
     empty: "There are no queues here yet.",
     columns: [
@@ -67,6 +67,7 @@ export function queues(ctx) {
       { title: "Unacked", sort: "messages_unacknowledged", num: true, cell: (q) => num(q.messages_unacknowledged) },
       { title: "Delayed", sort: "messages_delayed", num: true, cell: (q) => num(q.messages_delayed) },
       { title: "Total", sort: "messages", num: true, cell: (q) => num(q.messages) },
+      { title: "Oldest", hint: "How long the oldest ready message has waited", sort: "oldest_message_age", num: true, cell: (q) => (q.oldest_message_age > 0 ? duration(q.oldest_message_age) : "–") },
       { title: "Consumers", sort: "consumers", num: true, cell: (q) => num(q.consumers) },
       { title: "In", hint: "Published", sort: "message_stats.publish_details.rate", num: true, cell: (q) => r(q, "publish") },
       { title: "Out", hint: "Delivered and got", sort: "message_stats.deliver_get_details.rate", num: true, cell: (q) => r(q, "deliver_get") },
@@ -99,7 +100,7 @@ function queue(ctx, vhost, name) {
     const [q, bound] = await Promise.all([get(where, window(60), signal), get(`${where}/bindings`, {}, signal)]);
     fill(badges, badge(q.type, "Type"), features(q));
     fill(tiles,
-      tile("Ready", compact(q.messages_ready), bytes(q.message_bytes_ready)),
+      tile("Ready", compact(q.messages_ready), q.oldest_message_age > 0 ? `${bytes(q.message_bytes_ready)}, the oldest ${duration(q.oldest_message_age)}` : bytes(q.message_bytes_ready)),
       tile("Unacked", compact(q.messages_unacknowledged), bytes(q.message_bytes_unacknowledged)),
       q.messages_delayed > 0 && tile("Delayed", compact(q.messages_delayed), bytes(q.message_bytes_delayed)),
       tile("In", r(q, "publish"), `${compact(q.message_stats?.publish ?? 0)} published`),
@@ -135,14 +136,14 @@ function queue(ctx, vhost, name) {
     title: name, every: 3000, refresh, missing: `There is no queue ${name} in the vhost ${vhost}.`, back: ["queues", "All queues"],
     content: [
       h("header", { class: "head" },
-        h("div", {}, h("p", { class: "crumbs" }, h("a", { href: link("queues") }, "Queues"), " / ", vhost), h("h1", {}, name), badges),
+        h("div", {}, h("p", { class: "crumbs" }, h("a", { href: link("queues") }, "Queues"), " in vhost ", vhost), h("h1", {}, name), badges),
         h("div", { class: "buttons" }, h("button", { type: "button", onclick: purge }, "Purge"), h("button", { type: "button", class: "danger", onclick: remove }, "Delete"))),
       tiles,
       tabs(ctx, [
         { id: "state", title: "State", content: [h("div", { class: "grid two" }, lengths.el, flow.el), h("div", { class: "grid two" }, card("Details", details), card("Policies", policies)), card("Consumers", consumers)] },
         { id: "bindings", title: "Bindings", content: [card("Bindings", bindings), card("Bind to an exchange", binder(ctx, vhost, { to: { kind: "q", name } }))] },
         { id: "publish", title: "Publish", content: card("Publish a message to this queue", publisher(ctx, vhost, "", name)) },
-        { id: "messages", title: "Messages", content: card("Read messages", reader(ctx, vhost, name)) },
+        { id: "messages", title: "Messages", content: messagesOf(ctx, vhost, name) },
       ]),
     ],
   };
