@@ -18,9 +18,9 @@ PYTHON       = .cache/venv/.installed
 NODE         = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node test/ui)
 TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
 JAVA         = .cache/java/.installed
-RUST         = .cache/cargo/.installed
+RUST         = .cache/cargo/.installed .cache/cargo/.sdk
 
-.PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck race generated generate fuzz
+.PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck rust-lint race generated generate fuzz
 .PHONY: bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
@@ -51,8 +51,13 @@ $(JAVA): test/compat/java/pom.xml
 	mvn -q -B --file $< test -Dtest=None
 	touch $@
 
-$(RUST): test/compat/lapin/Cargo.lock
+.cache/cargo/.installed: test/compat/lapin/Cargo.lock
 	cargo test --quiet --locked --no-run --manifest-path test/compat/lapin/Cargo.toml --target-dir .cache/cargo
+	touch $@
+
+# The Rust SDK, its driver, its tests and the examples: one workspace, in one folder with the above.
+.cache/cargo/.sdk: $(shell git ls-files sdk/rust examples/rust)
+	cargo build --quiet --locked --workspace --all-targets --manifest-path sdk/rust/Cargo.toml --target-dir .cache/cargo
 	touch $@
 
 # The programs of rabbitmq-c, from Debian.
@@ -94,13 +99,16 @@ vet:
 test: deps build vet
 	FIREMQ_BIN=$(CURDIR)/firemq FIREMQ_REQUIRE_CLIENTS=1 go run ./test/internal/suite
 
-check: fmt vet staticcheck race generated fuzz bench-allocs
+check: fmt vet staticcheck rust-lint race generated fuzz bench-allocs
 
 fmt:
 	@files=$$(gofmt -l $(GO_FILES)); test -z "$$files" || { echo "run gofmt -w on:"; echo "$$files"; exit 1; }
 
 staticcheck: .cache/bin/staticcheck-$(STATICCHECK)
 	$< ./...
+
+rust-lint:
+	cd sdk/rust && cargo fmt --all --check && cargo clippy --quiet --locked --workspace --all-targets --target-dir ../../.cache/cargo -- -D warnings
 
 .cache/bin/staticcheck-$(STATICCHECK):
 	GOBIN=$(CURDIR)/.cache/bin go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)

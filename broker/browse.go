@@ -50,6 +50,13 @@ func Before(s Stage) Cursor {
 	return Cursor{Stage: s, place: queue.Before(s == StageDelayed)}
 }
 
+// BeforeSequence is a cursor before all ready messages whose sequence numbers are not below seq.
+func BeforeSequence(seq uint64) Cursor {
+	c := Before(StageReady)
+	c.place.Key = max(seq, 1) - 1
+	return c
+}
+
 // String is the cursor as ParseCursor reads it.
 func (c Cursor) String() string {
 	return fmt.Sprintf("%s.%d.%d.%d", c.Stage, c.place.Priority, c.place.Key, c.place.Seq)
@@ -86,6 +93,8 @@ type Browsed struct {
 	Redelivered bool
 	Holder      *Holder // of an unacked message
 
+	place queue.Place // unless it is unacked
+
 	pos uint64   // of its record, where Msg is not in memory
 	ch  *Channel // of Holder
 }
@@ -110,6 +119,10 @@ type Browse struct {
 	// Scan bounds how many are looked at, Time for how long; 0: as many and as long as it takes.
 	Scan int
 	Time time.Duration
+	// Sequences are those wanted, by Browsed.Seq; nil: all.
+	Sequences map[uint64]struct{}
+
+	unread bool // bodies are read only if Match asks for them
 }
 
 // Page is how a Browse ended.
@@ -166,7 +179,7 @@ func (q *Queue) browse(a *Browse, each func(m *Browsed) (more bool)) Page {
 				continue
 			}
 			p.Scanned++
-			if q.matches(m, cursors[i], a.Match) {
+			if q.matches(m, cursors[i], a) {
 				p.Shown++
 				enough = !each(m)
 			}
@@ -182,11 +195,16 @@ func (q *Queue) browse(a *Browse, each func(m *Browsed) (more bool)) Page {
 }
 
 // matches reads the message, if it has to be, and reports whether it is still there and the filter wants it.
-func (q *Queue) matches(m *Browsed, at Cursor, f *Filter) bool {
-	if m.Msg == nil && !q.read(m, at) {
+func (q *Queue) matches(m *Browsed, at Cursor, a *Browse) bool {
+	if a.Sequences != nil {
+		if _, wanted := a.Sequences[m.Seq]; !wanted {
+			return false
+		}
+	}
+	if m.Msg == nil && !(a.unread && a.Match == nil) && !q.read(m, at) {
 		return false
 	}
-	return f == nil || f.matches(q.b, m)
+	return a.Match == nil || a.Match.matches(q.b, m)
 }
 
 // readable finds a queue that the user may read.
@@ -209,7 +227,7 @@ func (q *Queue) browseQueued(at Cursor, list []Browsed, cursors []Cursor) ([]Bro
 	q.mu.Unlock()
 	for i := range entries {
 		cursors = append(cursors, Cursor{at.Stage, entries[i].Place(at.Stage == StageDelayed)})
-		list[i].Stage = at.Stage
+		list[i].Stage, list[i].place = at.Stage, cursors[i].place
 	}
 	return list, cursors, more
 }

@@ -87,44 +87,80 @@ func (t *turn) trace(ch *Channel, m *message.Message, key string, before, after 
 	if len(key) > message.MaxName {
 		key = key[:message.MaxName]
 	}
-	p, err := b.properties(m)
-	if err != nil {
-		b.log.Error("message not traced: its properties cannot be read", "vhost", vhost, "key", key, "error", err)
-		return 0
-	}
-	if from, _ := p.Headers.Get("x-first-death-exchange"); from.Str == TraceExchange {
-		return 0
-	}
-	str := table.StringValue
-	keys := []table.Value{str(string(m.Key()))}
-	for _, k := range append(ccKeys(p.Headers), blindKeys(m)...) {
-		keys = append(keys, str(string(k)))
-	}
-	h := table.Table{
-		{Name: "exchange_name", Value: str(string(m.Exchange()))},
-		{Name: "routing_keys", Value: table.ArrayValue(keys...)},
-		{Name: "properties", Value: table.TableValue(traceProperties(&p))},
-		{Name: "node", Value: str(b.opt.Node)},
-	}
-	h = append(h, before...)
-	h = append(h,
-		table.Field{Name: "vhost", Value: str(vhost)},
-		table.Field{Name: "connection", Value: str(ch.conn.info.Name)},
-		table.Field{Name: "channel", Value: table.Int32Value(int32(ch.number))},
-		table.Field{Name: "user", Value: str(ch.conn.user.Name())},
-	)
-	copied := table.Properties{Has: table.HasHeaders, Headers: append(h, after...)}
-	queues, _ := b.routes.RouteKeys(nil, vhost, TraceExchange, [][]byte{[]byte(key)}, decoded{&copied})
+	c := traceCopy{ch: ch, m: m, before: before, after: after}
+	queues, _ := b.routes.RouteKeys(nil, vhost, TraceExchange, [][]byte{[]byte(key)}, &c)
 	if len(queues) == 0 {
 		return 0
 	}
+	c.build()
+	if c.err != nil {
+		b.log.Error("message not traced: its properties cannot be read", "vhost", vhost, "key", key, "error", c.err)
+		return 0
+	}
+	if c.again {
+		return 0
+	}
 	a := message.Attributes{Encoding: m.Encoding, HasHeaders: true, Expiration: -1}
-	out := message.New(a, []byte(TraceExchange), []byte(key), b.codecs[m.Encoding].Append(nil, &copied), len(m.Body()))
+	out := message.New(a, []byte(TraceExchange), []byte(key), b.codecs[m.Encoding].Append(nil, &c.props), len(m.Body()))
 	copy(out.Body(), m.Body())
 	size := int64(cap(out.Buf().B)) + messageCost
 	b.counters.Traced.Add(1)
 	b.enqueue(t, []publish{{msg: out, queues: queues, dead: true}})
 	return size
+}
+
+// traceCopy are the properties of a copy, as route.Message too. They are made when they are needed: mostly a key
+// is all that routing asks for, and there is no queue.
+type traceCopy struct {
+	ch            *Channel
+	m             *message.Message
+	before, after table.Table
+
+	built bool
+	props table.Properties // headers alone
+	again bool             // the message is a dead letter of a queue of the firehose
+	err   error
+}
+
+func (c *traceCopy) Headers() table.Table {
+	c.build()
+	return c.props.Headers
+}
+
+func (c *traceCopy) Properties() table.Properties { return table.Properties{} }
+
+func (c *traceCopy) build() {
+	if c.built {
+		return
+	}
+	c.built = true
+	conn := c.ch.conn
+	p, err := conn.b.properties(c.m)
+	if err != nil {
+		c.err = err
+		return
+	}
+	from, _ := p.Headers.Get("x-first-death-exchange")
+	c.again = from.Str == TraceExchange
+	str := table.StringValue
+	keys := []table.Value{str(string(c.m.Key()))}
+	for _, k := range append(ccKeys(p.Headers), blindKeys(c.m)...) {
+		keys = append(keys, str(string(k)))
+	}
+	h := table.Table{
+		{Name: "exchange_name", Value: str(string(c.m.Exchange()))},
+		{Name: "routing_keys", Value: table.ArrayValue(keys...)},
+		{Name: "properties", Value: table.TableValue(traceProperties(&p))},
+		{Name: "node", Value: str(conn.b.opt.Node)},
+	}
+	h = append(h, c.before...)
+	h = append(h,
+		table.Field{Name: "vhost", Value: str(conn.vhost.name)},
+		table.Field{Name: "connection", Value: str(conn.info.Name)},
+		table.Field{Name: "channel", Value: table.Int32Value(int32(c.ch.number))},
+		table.Field{Name: "user", Value: str(conn.user.Name())},
+	)
+	c.props = table.Properties{Has: table.HasHeaders, Headers: append(h, c.after...)}
 }
 
 // traceProperties are the properties that a message has, as RabbitMQ lists them: the last one first, and

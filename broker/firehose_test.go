@@ -2,11 +2,14 @@ package broker
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/internal/vfs"
 )
 
 // traced sets whether the client's vhost is traced.
@@ -147,5 +150,89 @@ func TestFirehoseCutsLongKeys(t *testing.T) {
 	got := c.copies("trace")
 	if want := ("deliver." + name)[:message.MaxName] + " "; len(got) != 1 || !strings.HasPrefix(got[0], want) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// What a copy says of a message can route it, too.
+func TestFirehoseCopiesAreRoutedByHeaders(t *testing.T) {
+	c := connect(t, memoryBroker(t, Options{}))
+	c.declare(QueueDeclare{Name: "q"})
+	c.declare(QueueDeclare{Name: "trace"})
+	c.ok(c.BindExchange("amq.headers", TraceExchange, "publish.#", nil))
+	c.ok(c.BindQueue("trace", "amq.headers", "", table.Table{{Name: "user", Value: table.StringValue("guest")}}))
+	c.traced(true)
+	c.publish("", "q", "one")
+	c.end()
+	c.get("q")
+	c.end()
+	eq(t, "copies", c.copies("trace"), []string{`publish. "one" routing_keys=[q] routed_queues=[q]`})
+}
+
+func TestTracingSurvivesARestart(t *testing.T) {
+	fs := vfs.NewMem()
+	b, _ := diskBroker(t, fs, Snapshot{})
+	if e := b.SetVHostMeta("/", VHostMeta{Tracing: true}); e != nil {
+		t.Fatal(e.Text)
+	}
+	start := b.Snapshot()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]Snapshot{"from the journal": {Users: start.Users}, "from definitions": start} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := diskBroker(t, fs, s)
+			defer b.Close()
+			c := connect(t, b)
+			c.listen("trace")
+			c.publish("amq.fanout", "k", "one")
+			c.end()
+			eq(t, "copies", c.copies("trace"), []string{`publish.amq.fanout "one" routing_keys=[k] routed_queues=[]`})
+		})
+	}
+}
+
+// Connections publish to and are served by each other, all of it traced, while tracing goes on and off.
+func TestFirehoseOfManyConnections(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	tracer := connect(t, b)
+	tracer.declare(QueueDeclare{Name: "q"})
+	tracer.listen("trace")
+	tracer.sink.discard = true
+	tracer.consume(ConsumeArgs{Queue: "trace", Tag: "t", NoAck: true})
+	var clients []*client
+	for range 3 {
+		c := connect(t, b)
+		c.sink.discard = true
+		c.consume(ConsumeArgs{Queue: "q", Tag: "k", NoAck: true})
+		clients = append(clients, c)
+	}
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		wg.Go(func() {
+			for range 300 {
+				for range 3 {
+					if e := c.tryPublish("", "q", "one", false); e != nil {
+						t.Error(e.Text)
+					}
+				}
+				if _, e := c.EndTurn(); e != nil {
+					t.Error(e.Text)
+				}
+			}
+		})
+	}
+	for i := range 100 {
+		tracer.traced(i%2 == 0)
+		runtime.Gosched()
+	}
+	wg.Wait()
+	tracer.traced(true)
+	clients[0].publish("", "q", "last")
+	clients[0].end()
+	tracer.peer.Lock()
+	got := uint64(tracer.sink.n)
+	tracer.peer.Unlock()
+	if want := b.Counters().Traced.Load(); got != want || want < 2 {
+		t.Errorf("%d copies read of %d", got, want)
 	}
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every example against a broker on localhost, or the one at AMQP_URL and FIREMQ_URL.
-# Needs Python 3, Node.js and Go; installs the clients into .cache/ and examples/*/node_modules.
+# Needs Python 3, Node.js, Go and Rust; installs the clients into .cache/ and examples/*/node_modules.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 make --silent deps
@@ -14,5 +14,6 @@ for program in hello work_queues publish_subscribe routing topics rpc; do
   run node "examples/javascript/$program.mjs"
   run node "examples/typescript/dist/$program.js"
   run go run "./examples/go/$program"
+  run ".cache/cargo/debug/$program"
 done
 run go run ./examples/go/amqp_hello

@@ -189,16 +189,22 @@ func TestCheckpoint(t *testing.T) {
 	t.Run("only what is behind it is replayed", func(t *testing.T) {
 		for _, tail := range []int{0, 1, 60} {
 			d := make(t, tail)
-			j, r := mustOpen(t, Options{FS: d.fs, Dir: "j"})
+			var j *Journal
+			r := &replayed{adopt: func() {
+				for _, e := range d.all[:len(d.all)-len(d.after)] {
+					if !j.Adopt(e.pos, 1, 1) {
+						t.Errorf("position %d is gone", e.pos)
+					}
+				}
+			}}
+			j, _, err := Open(Options{FS: d.fs, Dir: "j", Opening: func(opening *Journal) { j = opening }}, r)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if r.state != "state" {
 				t.Fatalf("state %q", r.state)
 			}
 			r.expect(t, d.after)
-			for _, e := range d.all {
-				if !j.Adopt(e.pos, 1, 1) {
-					t.Errorf("position %d is gone", e.pos)
-				}
-			}
 			mustClose(t, j)
 		}
 	})

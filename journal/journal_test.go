@@ -47,6 +47,7 @@ type replayed struct {
 	damage []Damage
 	state  string
 	fail   error
+	adopt  func() // called with the state of a checkpoint; nil: nothing of it is adopted
 }
 
 func (r *replayed) Publish(pos Position, targets []Target, payload []byte, moved bool) (int64, error) {
@@ -68,7 +69,13 @@ func (r *replayed) Topology(pos Position, payload []byte) error {
 	return r.fail
 }
 
-func (r *replayed) Checkpoint(state []byte) error { r.state = string(state); return r.fail }
+func (r *replayed) Checkpoint(state []byte) error {
+	r.state = string(state)
+	if r.adopt != nil {
+		r.adopt()
+	}
+	return r.fail
+}
 
 func (r *replayed) Damage(d Damage) { r.damage = append(r.damage, d) }
 

@@ -68,7 +68,7 @@ func TestAnswers(t *testing.T) {
 		{"POST", "/bindings/%2F/e/x/q/q", object{"arguments": object{"long": strings.Repeat("x", 5000)}}, 400, "Exceeded"},
 		{"DELETE", "/exchanges/%2F/x", nil, 204, ""},
 
-		{"POST", "/exchanges/%2F/amq.default/publish", object{}, 400, "[{key_missing,routing_key},{key_missing,properties},{key_missing,payload},{key_missing,payload_encoding}]"},
+		{"POST", "/exchanges/%2F/amq.default/publish", object{}, 400, "[{key_missing,routing_key},\n {key_missing,properties},\n {key_missing,payload},\n {key_missing,payload_encoding}]"},
 		{"POST", "/exchanges/%2F/absent/publish", object{}, 404, "exchange_not_found"},
 		{"POST", "/exchanges/%2F/amq.default/publish", message("q", "hello"), 200, ""},
 		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "properties", object{"priority": "high"}), 400, `["not_int","priority"]`},

@@ -1,5 +1,7 @@
 package mgmt
 
+import "github.com/firemq/firemq/broker"
+
 // endpoints is the API: each path, who may use it, and what carries it out. docs/http-api.md describes them.
 func endpoints() []endpoint {
 	return []endpoint{
@@ -51,6 +53,10 @@ func endpoints() []endpoint {
 		{path: "/queues/{vhost}/{queue}/bindings", level: vhostUser, get: listQueueBindings},
 		{path: "/queues/{vhost}/{queue}/contents", write: vhostUser, delete: purgeQueue},
 		{path: "/queues/{vhost}/{queue}/messages", level: vhostUser, get: browseMessages},
+		{path: "/queues/{vhost}/{queue}/messages/copy", write: vhostUser, post: transfer(broker.Copy)},
+		{path: "/queues/{vhost}/{queue}/messages/move", write: vhostUser, post: transfer(broker.Move)},
+		{path: "/queues/{vhost}/{queue}/messages/delete", write: vhostUser, post: transfer(broker.Delete)},
+		{path: "/queues/{vhost}/{queue}/messages/replay", write: vhostUser, post: transfer(broker.Replay)},
 		{path: "/queues/{vhost}/{queue}/unacked", level: vhostUser, get: listUnacked},
 		{path: "/queues/{vhost}/{queue}/get", write: vhostUser, post: getMessages},
 		{path: "/queues/{vhost}/{queue}/actions", write: administrator, post: queueActions},
@@ -106,6 +112,7 @@ func endpoints() []endpoint {
 		{path: "/aliveness-test/{vhost}", level: vhostUser, get: aliveness},
 		{path: "/healthchecks/node", level: member, get: checkNode},
 		{path: "/healthchecks/node/{node}", level: member, get: checkNode},
+		{path: "/health/report", level: member, get: healthReport},
 		{path: "/health/checks/alarms", level: member, get: checkAlarms("in the cluster")},
 		{path: "/health/checks/local-alarms", level: member, get: checkAlarms("on the node")},
 		{path: "/health/checks/certificate-expiration/{within}/{unit}", level: member, get: checkCertificates},

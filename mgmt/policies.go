@@ -192,7 +192,7 @@ func putParameter(r *request) error {
 		return badRequest("policies may not be set using this method")
 	case componentOperatorPolicy, componentLimits:
 	default:
-		return badRequestf("component %s not found", component)
+		return badRequestf("Validation failed\n\ncomponent %s not found\n", component)
 	}
 	if err := b.need("value"); err != nil {
 		return err

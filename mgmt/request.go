@@ -130,8 +130,15 @@ func (b body) need(keys ...string) error {
 	if lacks == nil {
 		return nil
 	}
-	return badRequest("[" + strings.Join(lacks, ",") + "]")
+	text := "[" + strings.Join(lacks, ",") + "]"
+	if len(text) > termColumns {
+		text = "[" + strings.Join(lacks, ",\n ") + "]"
+	}
+	return badRequest(text)
 }
+
+// termColumns is the longest Erlang term that is printed on one line.
+const termColumns = 78
 
 // text is a string; a number is taken as its digits.
 func (b body) text(key string) (string, error) {

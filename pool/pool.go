@@ -52,7 +52,7 @@ type Buf struct {
 }
 
 // overhead is what a buffer takes beside its bytes: itself and, in a message, the Companion.
-const overhead = 96
+const overhead = 112
 
 var pools [classes]sync.Pool
 

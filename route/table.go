@@ -459,6 +459,15 @@ func (t *Table[Q]) BindingsFrom(vhost, exchange string, visit func(Binding) bool
 	visitAll(found, visit)
 }
 
+// HasBindings reports whether anything is bound to an exchange.
+func (t *Table[Q]) HasBindings(vhost, exchange string) bool {
+	sh := t.shard(vhost, exchange)
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	ex := sh.exchanges[name{vhost, exchange}]
+	return ex != nil && len(ex.out) > 0
+}
+
 // BindingsTo is Bindings for those that lead to one queue, or to one exchange.
 func (t *Table[Q]) BindingsTo(vhost string, toExchange bool, dest string, visit func(Binding) bool) {
 	n := t.destination(vhost, dest, toExchange)

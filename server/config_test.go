@@ -33,7 +33,7 @@ var samples = map[string]struct {
 	"data":             {good: []sample{{"/var/lib/firemq", ""}, {`a "b" \c`, ""}}, bad: []sample{{"", "empty"}}},
 	"fsync":            boolSamples,
 	"ephemeral":        boolSamples,
-	"import":           {good: []sample{{"/etc/firemq/definitions.json", ""}, {"", ""}}},
+	"import":           {good: []sample{{"/etc/firemq/definitions.json", ""}, {"b.json", ""}}},
 	"memory-limit":     {good: []sample{{"512MB", ""}, {"2GiB", ""}, {"1000000000", ""}, {"60%", ""}, {"0", ""}, {"64mib", ""}}, bad: []sample{{"much", "512MB"}, {"101%", "between 1% and 100%"}, {"0%", "between"}, {"1MB", "less than 32MiB"}, {"9999999999GiB", "too large"}}},
 	"disk-free-limit":  {good: []sample{{"1GB", ""}, {"0", ""}, {"5 GB", ""}}, bad: []sample{{"-1", "not a size"}, {"5PB", "not a size"}, {"", "not a size"}}},
 	"max-message-size": {good: []sample{{"1MiB", ""}, {"512MiB", ""}}, bad: []sample{{"1", "not between 1KiB and 512MiB"}, {"1GiB", "not between"}, {"MiB", "not a size"}}},

@@ -52,7 +52,7 @@ type Attributes struct {
 	Priority   uint8
 	HasHeaders bool
 
-	// Of the Message that these are part of, which is so no larger than 48 bytes.
+	// Of the Message that these are part of: here is room.
 	keyAt   uint8
 	blindAt uint16
 
@@ -69,9 +69,9 @@ func (a *Attributes) Due(now int64) int64 {
 	return now + a.Delay
 }
 
-// Message is one published message. Everything but the references and the position is
-// immutable once it is in a queue: before that the publisher fills the body, and the broker sets Taken. Any goroutine that holds a reference
-// may read it.
+// Message is one published message. Everything but the references and the position is immutable
+// once it is in a queue: before that the publisher fills the body, and the broker sets Taken. Any
+// goroutine that holds a reference may read it.
 type Message struct {
 	Attributes
 

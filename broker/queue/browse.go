@@ -257,3 +257,185 @@ func (q *Queue) Oldest() (oldest *Entry) {
 	}
 	return oldest
 }
+
+// Withdraw takes ready messages off the queue, wherever they are, for an operator who moves or deletes them: those at
+// the given places, in any order, that are still there. They go to out with the queue's reference; the owner
+// settles them. It takes the time of a walk to them.
+func (q *Queue) Withdraw(places []Place, out *[]Entry) {
+	before := len(*out)
+	byPriority := make(map[uint8][]uint64)
+	for _, p := range places {
+		if !p.Delayed {
+			byPriority[p.Priority] = append(byPriority[p.Priority], p.Key)
+		}
+	}
+	for l, p := range q.ready.each() {
+		ranks := byPriority[uint8(p)]
+		if len(ranks) == 0 || l.empty() {
+			continue
+		}
+		slices.Sort(ranks)
+		l.withdraw(ranks, out)
+		if l.empty() {
+			q.ready.leave(p)
+		}
+	}
+	for i := range (*out)[before:] {
+		e := &(*out)[before+i]
+		q.ready.n--
+		q.ready.bytes -= int64(e.Size)
+		q.ready.resident -= e.cost()
+	}
+	q.checkNow()
+}
+
+// withdraw takes out the entries with the given ranks, which are in order.
+func (l *level) withdraw(ranks []uint64, out *[]Entry) {
+	kept := l.back[:0]
+	for i := range l.back {
+		e := &l.back[i]
+		if _, picked := slices.BinarySearch(ranks, e.rank()); picked {
+			*out = append(*out, *e)
+			continue
+		}
+		kept = append(kept, *e)
+	}
+	if gone := l.back[len(kept):]; len(gone) > 0 {
+		clear(gone)
+		l.back = kept
+		l.back.init()
+	}
+	for f := range l.fifos() {
+		f.withdraw(ranks, out)
+	}
+}
+
+func (f *fifo) withdraw(ranks []uint64, out *[]Entry) {
+	var scratch [chunkEntries]Entry
+	var before *chunk
+	c := f.start(ranks[0] - 1)
+	for c != nil && len(ranks) > 0 {
+		next := c.next
+		if next != nil && !f.ripe && next.firstSeq() <= ranks[0] {
+			before, c = c, next
+			continue
+		}
+		entries := f.look(c, scratch[:])
+		kept := 0
+		for i := range entries {
+			e := &entries[i]
+			for len(ranks) > 0 && ranks[0] < e.rank() {
+				ranks = ranks[1:]
+			}
+			if len(ranks) > 0 && ranks[0] == e.rank() {
+				*out = append(*out, *e)
+				continue
+			}
+			entries[kept] = *e
+			kept++
+		}
+		if kept < len(entries) {
+			f.paging = cursor{} // it begins again, and passes what is packed
+		}
+		if kept > 0 {
+			f.shorten(c, entries, kept)
+			before = c
+		} else {
+			if before == nil {
+				before = f.before(c)
+			}
+			f.unlink(before, c)
+		}
+		c = next
+	}
+}
+
+// before is the chunk in front of c, nil for the first one.
+func (f *fifo) before(c *chunk) (before *chunk) {
+	for at := f.first; at != c; at = at.next {
+		before = at
+	}
+	return before
+}
+
+// Return puts a message that Withdraw took back to its place, as it was. Limits are not applied to it. The queue is not
+// closed.
+func (q *Queue) Return(e Entry) {
+	if q.closed {
+		panic("BUG: queue: return to a closed queue")
+	}
+	q.transit = false
+	l := q.ready.enter(&e)
+	f := &l.fifo
+	if e.Due != 0 {
+		if l.ripe == nil {
+			l.ripe = &fifo{ripe: true}
+		}
+		f = l.ripe
+	}
+	first := true // of its level, but for those that came back
+	for f := range l.fifos() {
+		first = first && (f.empty() || e.rank() < f.front().rank())
+	}
+	if first {
+		l.back.push(&e)
+	} else {
+		f.insert(&e)
+	}
+	q.noteExpiry(&e)
+	q.checkNow()
+}
+
+// insert puts an entry where its rank belongs.
+func (f *fifo) insert(e *Entry) {
+	f.paging = cursor{} // it begins again, and passes what is packed
+	f.marks = nil       // e may be above what they are behind of
+	switch {
+	case f.empty() || f.last.entries[f.to-1].rank() < e.rank():
+		f.append(e)
+		return
+	case e.rank() < f.front().rank() && f.from > 0:
+		f.from--
+		f.first.entries[f.from] = *e
+		f.first.covers(e)
+		return
+	case e.rank() < f.front().rank():
+		c := chunks.Get().(*chunk)
+		c.entries = c.entries[:1]
+		c.entries[0] = *e
+		c.next, c.from, c.to, c.soonest = f.first, e.Due, e.Due, e.Expiry
+		f.memory += c.memory()
+		f.first = c
+		return
+	}
+	var scratch [chunkEntries]Entry
+	c := f.start(e.rank())
+	for c.next != nil && f.look(c.next, scratch[:])[0].rank() < e.rank() {
+		c = c.next
+	}
+	f.unpack(c)
+	entries := f.look(c, nil)
+	at, _ := slices.BinarySearchFunc(entries, *e, byRank)
+	// What is behind it goes into a chunk of its own, with it.
+	n := chunks.Get().(*chunk)
+	count := 1 + len(entries) - at
+	n.entries[0] = *e
+	copy(n.entries[1:], entries[at:])
+	clear(entries[at:])
+	n.next, n.from, n.to, n.soonest = c.next, c.from, c.to, c.soonest
+	n.covers(e)
+	f.memory += n.memory()
+	c.next = n
+	if c == f.last {
+		c.entries = c.entries[:f.to-(count-1)]
+		f.last, f.to = n, count
+	} else {
+		c.entries = c.entries[:len(c.entries)-(count-1)]
+		n.entries = n.entries[:count]
+	}
+}
+
+// covers keeps the bounds of a chunk that got e.
+func (c *chunk) covers(e *Entry) {
+	c.from, c.to, c.soonest = min(c.from, e.Due), max(c.to, e.Due), earliest(c.soonest, e.Expiry)
+}

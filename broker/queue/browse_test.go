@@ -61,7 +61,23 @@ func TestBrowseWhileUsed(t *testing.T) {
 					}
 					seen[page[i].Seq] = true
 				}
-				switch rnd.IntN(6) {
+				switch rnd.IntN(7) {
+				case 6:
+					var places []Place
+					for i := range page {
+						if rnd.IntN(3) > 0 || rnd.IntN(4) == 0 && i > 0 {
+							places = append(places, page[i].Place(false))
+						}
+					}
+					var gone []Entry
+					if r.q.Withdraw(places, &gone); len(gone) != len(places) {
+						t.Fatalf("%d withdrawn of %d", len(gone), len(places))
+					}
+					for i := range gone {
+						if rnd.IntN(2) == 0 {
+							r.q.Return(gone[i])
+						}
+					}
 				case 0:
 					publish(rnd.IntN(300))
 				case 1:

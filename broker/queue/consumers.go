@@ -281,3 +281,9 @@ func (cs *consumers) all() iter.Seq[*Consumer] {
 		}
 	}
 }
+
+// Serves says whether c may get messages at all, and does not only stand by for a single active consumer.
+func (q *Queue) Serves(c *Consumer) bool { return !q.consumers.single || q.consumers.active == c }
+
+// Spent says whether c has used up its prefetch or its credit.
+func (q *Queue) Spent(c *Consumer) bool { return c.room == 0 }

@@ -615,6 +615,33 @@ func testModel(t *testing.T) {
 					t.Fatalf("oldest %+v, want %+v", oldest, want)
 				}
 			},
+			"withdraw": func(t *rapid.T) {
+				var places []Place
+				var want []Entry
+				m.ready = slices.DeleteFunc(m.ready, func(e Entry) bool {
+					if rapid.IntRange(0, 2).Draw(t, "not") > 0 {
+						return false
+					}
+					places = append(places, e.Place(false))
+					want = append(want, e)
+					return true
+				})
+				places = append(places, Place{Key: m.nextSeq + 5}, Place{Priority: 200, Key: 1})
+				var got []Entry
+				q.Withdraw(places, &got)
+				slices.SortFunc(got, func(a, b Entry) int { return cmp.Compare(a.Seq, b.Seq) })
+				slices.SortFunc(want, func(a, b Entry) int { return cmp.Compare(a.Seq, b.Seq) })
+				if !slices.Equal(got, want) {
+					t.Fatalf("withdrew %+v, want %+v", got, want)
+				}
+				for _, e := range got {
+					if rapid.Bool().Draw(t, "return") {
+						q.Return(e)
+						m.ready = append(m.ready, e)
+						m.transit = false
+					}
+				}
+			},
 			"purge": func(t *rapid.T) {
 				if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
 					t.Skip("rarely")

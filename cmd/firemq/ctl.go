@@ -66,7 +66,7 @@ Tables are for people: --json prints what the API answers.`,
 	}
 	flags.StringVar(&x.vhost, "vhost", "/", "virtual host")
 	flags.BoolVar(&x.asJSON, "json", false, "print what the API answers instead of a table")
-	root.AddCommand(slices.Concat(x.showVerbs(), x.topologyVerbs(), x.messageVerbs(), x.browseVerbs(), x.userVerbs(), x.policyVerbs(), x.brokerVerbs())...)
+	root.AddCommand(slices.Concat(x.showVerbs(), x.topologyVerbs(), x.messageVerbs(), x.browseVerbs(), x.transferVerbs(), x.diagnoseVerbs(), x.userVerbs(), x.policyVerbs(), x.brokerVerbs())...)
 	return root
 }
 

@@ -223,3 +223,98 @@ func (x *ctl) browsed(list []api.Browsed) error {
 	}
 	return w.Flush()
 }
+
+// transferVerbs copy, move, delete and replay messages.
+func (x *ctl) transferVerbs() []*cobra.Command {
+	var (
+		p            pick
+		sequences    []int64
+		all, through bool
+		limit        int
+		done         string // what became of them
+	)
+	// ask sends requests until everything that fits is treated, or limit messages are.
+	ask := func(queue, deed string, more map[string]any) error {
+		body := map[string]any{"all": all}
+		for k, v := range more {
+			body[k] = v
+		}
+		if f := p.object(x.c); len(f) > 0 {
+			body["filter"] = f
+		}
+		if len(sequences) > 0 {
+			body["sequences"] = sequences
+		}
+		if !all && body["filter"] == nil && body["sequences"] == nil {
+			return usagef("say which messages: --all, --sequence, --body, --header... see %s --help", x.c.CommandPath())
+		}
+		var total api.Transferred
+		for {
+			body["limit"] = min(limit-total.Done, 10_000)
+			answer, err := x.call("POST", apiPath("queues", x.vhost, queue, "messages", deed), body)
+			if err != nil {
+				if total.Done > 0 {
+					err = fmt.Errorf("%w; %d messages were %s before", err, total.Done, done)
+				}
+				return err
+			}
+			var r api.Transferred
+			if err := api.Decode(answer, &r); err != nil {
+				return fmt.Errorf("the answer is not what a broker's API gives: %w", err)
+			}
+			total.Done += r.Done
+			total.Failed += r.Failed
+			total.Scanned += r.Scanned
+			total.More, total.Cursor = r.More, r.Cursor
+			if total.Reason == "" {
+				total.Reason = r.Reason
+			}
+			if !r.More || total.Done >= limit {
+				break
+			}
+			body["cursor"] = r.Cursor
+		}
+		switch {
+		case x.asJSON:
+			out, err := json.Marshal(total)
+			if err != nil {
+				return err
+			}
+			return x.raw(out)
+		case total.Failed > 0:
+			return fmt.Errorf("%d messages were %s, %d were left: %s", total.Done, done, total.Failed, total.Reason)
+		case total.Done == 0:
+			return x.say("no message fits")
+		}
+		if err := x.say("%d messages %s", total.Done, done); err != nil || !total.More {
+			return err
+		}
+		return x.say("there may be more: --limit %d was reached", limit)
+	}
+	picks := func(c *cobra.Command) *cobra.Command {
+		p.flags(c)
+		f := c.Flags()
+		f.Int64SliceVar(&sequences, "sequence", nil, "numbers as browse shows them, with commas")
+		f.BoolVar(&all, "all", false, "all messages")
+		f.IntVar(&limit, "limit", 1_000_000, "at most so many")
+		return c
+	}
+	move := picks(x.verb("move QUEUE TO", "Move messages that fit to another queue", func(a []string) error {
+		done = "moved"
+		return ask(a[0], "move", map[string]any{"to": a[1]})
+	}))
+	dup := picks(x.verb("copy QUEUE TO", "Copy messages that fit to another queue", func(a []string) error {
+		done = "copied"
+		return ask(a[0], "copy", map[string]any{"to": a[1]})
+	}))
+	remove := picks(x.verb("delete-messages QUEUE", "Delete messages that fit", func(a []string) error {
+		done = "deleted"
+		return ask(a[0], "delete", nil)
+	}))
+	replay := picks(x.verb("replay QUEUE", "Move dead letters that fit back to where they came from", func(a []string) error {
+		done = "replayed"
+		return ask(a[0], "replay", map[string]any{"through_exchange": through})
+	}))
+	replay.Flags().BoolVar(&through, "through-exchange", false, "publish them to their exchange again instead of putting them into the queue they died in")
+	return []*cobra.Command{move, dup, remove, replay}
+}

@@ -44,3 +44,39 @@ type UnackedMessage struct {
 	Redelivered  bool   `json:"redelivered"`
 	PayloadBytes int    `json:"payload_bytes"`
 }
+
+// Report is what is wrong with a broker, in words.
+type Report struct {
+	Status   string    `json:"status"` // ok, or the severity of the worst finding
+	Findings []Finding `json:"findings"`
+	LeftOut  int       `json:"left_out"` // findings beyond those shown
+}
+
+// The severities of findings.
+const (
+	Critical = "critical" // nobody can publish, or messages are in danger
+	Warning  = "warning"  // something is stuck, or soon will be
+	Note     = "note"     // worth knowing: it may be meant so
+)
+
+// Finding is one thing that is wrong: what, why, and what to do.
+type Finding struct {
+	Severity string `json:"severity"`
+	Code     string `json:"code"` // for programs: "queue-without-consumer"
+	Kind     string `json:"kind"` // of the object: node, queue, connection, policy
+	VHost    string `json:"vhost,omitempty"`
+	Name     string `json:"name,omitempty"`
+	Summary  string `json:"summary"`
+	Cause    string `json:"cause"`
+	Action   string `json:"action"`
+}
+
+// Transferred says how a copy, move, deletion or replay of messages ended.
+type Transferred struct {
+	Done    int    `json:"done"`
+	Failed  int    `json:"failed"`           // left where they were
+	Reason  string `json:"reason,omitempty"` // why the first of them failed
+	Scanned int    `json:"scanned"`
+	Cursor  string `json:"cursor"` // where to go on
+	More    bool   `json:"more"`   // there may be messages behind it
+}

@@ -103,6 +103,10 @@ func TestExamples(t *testing.T) {
 			brokertest.Need(t, "examples", "typescript", "dist", ".built")
 			check(t, tutorial.lines, "node", "examples/typescript/dist/"+tutorial.name+".js")
 		})
+		t.Run("rust/"+tutorial.name, func(t *testing.T) {
+			brokertest.Need(t, ".cache", "cargo", ".sdk")
+			check(t, tutorial.lines, filepath.Join(cargoTarget(), "debug", tutorial.name))
+		})
 	}
 	t.Run("go/amqp_hello", func(t *testing.T) {
 		check(t, tutorials[0].lines, "go", "run", "./examples/go/amqp_hello")
@@ -115,7 +119,7 @@ func TestEveryExampleRuns(t *testing.T) {
 	for _, tutorial := range tutorials {
 		known[tutorial.name] = true
 	}
-	for _, pattern := range []string{"python/*.py", "javascript/*.mjs", "typescript/*.ts", "go/*"} {
+	for _, pattern := range []string{"python/*.py", "javascript/*.mjs", "typescript/*.ts", "rust/src/bin/*.rs", "go/*"} {
 		files, err := filepath.Glob(filepath.Join(brokertest.Root(), "examples", filepath.FromSlash(pattern)))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no examples match %s (%v)", pattern, err)

@@ -57,9 +57,12 @@ func TestLapin(t *testing.T) {
 	beside(t)
 	brokertest.Need(t, ".cache", "cargo", ".installed")
 	out, err := suite(t, "lapin", program(t, "cargo"), "test", "--quiet", "--locked", "--offline", "--no-fail-fast",
-		"--target-dir", filepath.Join(brokertest.Root(), ".cache", "cargo"), "--", "--format=pretty")
+		"--target-dir", cargoTarget(), "--", "--format=pretty")
 	results(t, cargoResults(out), out, err)
 }
+
+// cargoTarget is where "make deps" builds what is written in Rust.
+func cargoTarget() string { return filepath.Join(brokertest.Root(), ".cache", "cargo") }
 
 func program(t *testing.T, name string) string {
 	t.Helper()

@@ -6,6 +6,9 @@
 // reason and both answers: a listed difference that is gone fails the test like one that is not
 // listed. TestRandom makes scripts up from a seed.
 //
+// TestHTTP does the same with requests of the management API, and TestRabbitmqctl with command lines, both of
+// testdata/http.
+//
 // RabbitMQ is Debian's rabbitmq-server, which the test starts once in a folder and on ports of its
 // own. Without it the tests are skipped, or fail when FIREMQ_REQUIRE_ORACLE is set. FireMQ runs
 // inside the test process.

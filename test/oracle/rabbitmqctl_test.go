@@ -56,8 +56,8 @@ func (f *fire) ctl(t *testing.T, args []string) printed {
 }
 
 var (
-	escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
-	pids    = regexp.MustCompile("<[^<>\\t]+>")
+	escapes = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+	pids    = regexp.MustCompile(`<[^<>\t]+>`)
 	nodes   = regexp.MustCompile("[a-z0-9]+@[a-zA-Z0-9.-]+")
 	commas  = regexp.MustCompile("(?m)^,")
 )
@@ -109,13 +109,13 @@ func request(t *testing.T, addr, method, path, body string) (status int, answer 
 	return res.StatusCode, answer, res.Header
 }
 
-// TestRabbitmqctl compares the command lines of testdata/rabbitmqctl.txt.
+// TestRabbitmqctl compares the command lines of testdata/http/rabbitmqctl.txt.
 func TestRabbitmqctl(t *testing.T) {
 	b := both(t)
 	if b.rabbit.cmd == nil {
 		t.Skip("needs a RabbitMQ of its own")
 	}
-	text, err := os.ReadFile("testdata/rabbitmqctl.txt")
+	text, err := os.ReadFile("testdata/http/rabbitmqctl.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
