@@ -169,7 +169,7 @@ func names(list []object) string {
 // What a person sees who opens the listener's address, and what a probe sees.
 func TestPlacesWithoutLogin(t *testing.T) {
 	c := start(t).as("", "")
-	for path, want := range map[string]string{"//": "FireMQ 9.9.9\n", "//healthz": "ok\n", "//metrics": "rabbitmq_connections"} {
+	for path, want := range map[string]string{"//": "<!doctype html>", "//healthz": "ok\n", "//metrics": "rabbitmq_connections"} {
 		if a := c.do("GET", path, nil); a.status != 200 || !strings.Contains(a.body, want) {
 			t.Errorf("%s: %d %.80q, want %q", path, a.status, a.body, want)
 		}
