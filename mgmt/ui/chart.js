@@ -23,7 +23,7 @@ export function rates(details) {
   return all.slice(1).map(([t, v], i) => [t, Math.max(0, (v - all[i][1]) * 1000) / (t - all[i][0])]);
 }
 
-// round gives the end of an axis that holds max, and the step between its lines.
+// axis gives the end of an axis that holds max, and the step between its lines.
 function axis(max) {
   if (max <= 0) return [1, 1];
   const power = 10 ** Math.floor(Math.log10(max / 3));

@@ -122,7 +122,7 @@ function reader(ctx, vhost, queue) {
   ], [
     { text: "Peek", run: async (v) => void (await fetchThem(v, "ack_requeue_true")) },
     {
-      text: "Take", kind: "danger quiet-danger", run: async (v) => void ask("Take messages", `Up to ${num(v.count)} messages are shown here and are gone from the queue.`, "Take", async () => `${num(await fetchThem(v, "ack_requeue_false"))} taken.`),
+      text: "Take", kind: "danger", run: async (v) => void ask("Take messages", `Up to ${num(v.count)} messages are shown here and are gone from the queue.`, "Take", async () => `${num(await fetchThem(v, "ack_requeue_false"))} taken.`),
     },
   ], { label: "Read messages" });
   return [h("p", { class: "note" }, "Peek puts the messages back: they are marked as redelivered, and the queue's delivery limit counts it. Take removes them."), el, out];

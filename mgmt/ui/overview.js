@@ -46,8 +46,8 @@ export function overview(ctx) {
     const q = o.queue_totals, m = o.message_stats ?? {}, n = o.object_totals, churn = o.churn_rates ?? {};
     const r = (name) => rate(m[`${name}_details`]?.rate);
     fill(tiles,
-      tile("Ready", compact(q.messages_ready), "wait for a consumer"),
-      tile("Unacked", compact(q.messages_unacknowledged), "delivered, not settled"),
+      tile("Ready", compact(q.messages_ready), "to be delivered"),
+      tile("Unacked", compact(q.messages_unacknowledged), "to be settled"),
       tile("Published", r("publish"), `${compact(m.publish ?? 0)} in all`),
       tile("Delivered", r("deliver_get"), `${compact(m.deliver_get ?? 0)} in all`),
       tile("Acknowledged", r("ack"), `${compact(m.ack ?? 0)} in all`),
