@@ -8,11 +8,12 @@ import { channels, connections } from "./connections.js";
 import { badge, fill, h, link } from "./dom.js";
 import { exchanges } from "./exchanges.js";
 import { form } from "./form.js";
+import { health } from "./health.js";
 import { overview } from "./overview.js";
 import { queues } from "./queues.js";
 
-const PAGES = { overview, connections, channels, exchanges, queues, admin };
-const TITLES = { overview: "Overview", connections: "Connections", channels: "Channels", exchanges: "Exchanges", queues: "Queues", admin: "Admin" };
+const PAGES = { overview, connections, channels, exchanges, queues, health, admin };
+const TITLES = { overview: "Overview", connections: "Connections", channels: "Channels", exchanges: "Exchanges", queues: "Queues", health: "Health", admin: "Admin" };
 const VHOST = "firemq.vhost";
 
 const app = document.getElementById("app");

@@ -108,7 +108,7 @@ test("a user that is deleted is logged out", async (t) => {
 
 test("every page shows what it is about", async (t) => {
   const page = await open(t);
-  for (const [name, shown] of [["Connections", "Nobody is connected."], ["Channels", "There are no channels."], ["Exchanges", "amq.topic"], ["Queues", "New queue"], ["Overview", "Message rates"]]) {
+  for (const [name, shown] of [["Connections", "Nobody is connected."], ["Channels", "There are no channels."], ["Exchanges", "amq.topic"], ["Queues", "New queue"], ["Health", "What is stuck or wrong"], ["Overview", "Message rates"]]) {
     await page.getByRole("link", { name, exact: true }).first().click();
     await heading(page, name);
     await page.getByText(shown).first().waitFor();
