@@ -27,7 +27,12 @@ var gone = map[string]bool{
 	"message_bytes_paged_out": true, "messages_ready_ram": true, "messages_unacknowledged_ram": true, "reductions_details": true,
 	"release_series_support_status": true, "config_files": true, "log_files": true, "persister_stats": true, "ra_open_file_metrics": true,
 	"metrics_gc_queue_length": true, "javascript": true,
+	"ip": true, // of a context: there when its listener has an address of its own
 }
+
+// whole are the requests about all of a broker: the other tests leave their marks there, and RabbitMQ fills
+// in numbers some seconds after its start. Types are compared.
+var whole = []string{"GET /nodes", "GET /vhost-limits", "GET /parameters"}
 
 // TestHTTP compares the requests of testdata/http/requests.txt.
 func TestHTTP(t *testing.T) {
@@ -52,7 +57,7 @@ func TestHTTP(t *testing.T) {
 		} else if l := "Location"; header.Get(l) != gotHeader.Get(l) {
 			faults = append(faults, fmt.Sprintf("location %q, ours %q", header.Get(l), gotHeader.Get(l)))
 		} else {
-			faults = unlike(t, status, want, got)
+			faults = unlike(t, status, want, got, !slices.Contains(whole, line))
 		}
 		for _, f := range faults {
 			if f = line + " => " + f; !slices.Contains(found, f) {
@@ -63,8 +68,8 @@ func TestHTTP(t *testing.T) {
 	judge(t, "testdata/http/differences.txt", found)
 }
 
-// unlike lists what our answer lacks.
-func unlike(t *testing.T, status int, want, got []byte) []string {
+// unlike lists what our answer lacks, or has otherwise when values are compared too.
+func unlike(t *testing.T, status int, want, got []byte, values bool) []string {
 	t.Helper()
 	decode := func(p []byte) (v any) {
 		if len(p) > 0 && json.Unmarshal(p, &v) != nil {
@@ -86,7 +91,7 @@ func unlike(t *testing.T, status int, want, got []byte) []string {
 		}
 		return nil
 	}
-	return compareValues("", w, g, true)
+	return compareValues("", w, g, values)
 }
 
 // compareValues walks what RabbitMQ answered.
