@@ -15,7 +15,7 @@
 set -eu
 
 seconds=${1:-10}
-here=$(dirname "$0")
+here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mktemp -d)
 mine=
 cleanup() {
