@@ -281,7 +281,7 @@ var (
 func method(r *report, _ settings) (string, error) {
 	m := r.machine
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s at commit %s: %d cores of an %s, %s, %s; %s. %d lines of %g s runs, in turn, the median of %d.\n",
+	fmt.Fprintf(&b, "Measured on %s at commit %s: %d cores of an %s, %s, %s; %s. %d runs of %g s, in turn; of each the median of %d.\n",
 		m.Date, cmp.Or(m.Commit, "(not committed)"), m.Cores, m.CPU, m.Kernel, m.Go, m.Engine, r.runs, m.Seconds, m.Runs)
 	if len(r.lost) > 0 {
 		fmt.Fprintf(&b, "\nLost or delivered twice:\n\n- %s\n", strings.Join(r.lost, "\n- "))
