@@ -441,7 +441,7 @@ func TestNoFlippedBitYieldsAWrongMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.close()
-	p, err := read(fs, testFile)
+	p, err := vfs.ReadFile(fs, testFile, maxBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -450,7 +450,7 @@ func TestNoFlippedBitYieldsAWrongMessage(t *testing.T) {
 		flipped := append([]byte(nil), p...)
 		flipped[bit/8] ^= 1 << (bit % 8)
 		again := fs.Crash(0)
-		if err := replace(again, testFile, flipped); err != nil {
+		if err := vfs.WriteFile(again, testFile, flipped); err != nil {
 			t.Fatal(err)
 		}
 		w := &world{t: t}

@@ -8,9 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -300,9 +298,12 @@ func argumentsOf(m map[string]any, typed [][]byte, i, n int) (table.Table, error
 	return table.FromMap(m)
 }
 
+// maxBytes is more than the topology of any broker takes: a larger file is something else.
+const maxBytes = 4 << 30
+
 // Load reads the file that Save wrote; there is none: the snapshot is empty.
 func Load(fsys vfs.FS, path string) (broker.Snapshot, error) {
-	p, err := read(fsys, path)
+	p, err := vfs.ReadFile(fsys, path, maxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return broker.Snapshot{}, nil
 	}
@@ -316,57 +317,20 @@ func Load(fsys vfs.FS, path string) (broker.Snapshot, error) {
 	return s, nil
 }
 
-func read(fsys vfs.FS, path string) ([]byte, error) {
-	f, err := fsys.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	n, err := f.Size()
-	if err != nil {
-		return nil, err
-	}
-	p := make([]byte, n)
-	_, err = io.ReadFull(io.NewSectionReader(f, 0, n), p)
-	return p, err
-}
-
 // Save replaces the file as a whole: whoever reads it after a crash finds the old or the new one.
 func Save(fsys vfs.FS, path string, s *broker.Snapshot) error {
 	p, err := Encode(s)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
 	}
-	return replace(fsys, path, p)
-}
-
-func replace(fsys vfs.FS, path string, p []byte) error {
-	tmp := path + ".tmp"
-	f, err := fsys.Create(tmp)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.WriteAt(p, 0)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = fsys.Rename(tmp, path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return fsys.SyncDir(filepath.Dir(path))
+	return vfs.WriteFile(fsys, path, p)
 }
 
 // CheckFormat reads node.json, or writes it for a new directory. A newer format is refused.
 func CheckFormat(fsys vfs.FS, path string) error {
-	p, err := read(fsys, path)
+	p, err := vfs.ReadFile(fsys, path, maxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return replace(fsys, path, fmt.Appendf(nil, "{\"format\": %d}\n", Format))
+		return vfs.WriteFile(fsys, path, fmt.Appendf(nil, "{\"format\": %d}\n", Format))
 	}
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)

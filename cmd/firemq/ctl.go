@@ -102,11 +102,11 @@ func (x *ctl) complete(words []string) cobra.CompletionFunc {
 		case "KIND":
 			return listNames, cobra.ShellCompDirectiveNoFileComp
 		case "QUEUE":
-			path = apiPath("queues", x.vhost)
+			path = api.Path("queues", x.vhost)
 		case "EXCHANGE":
-			path = apiPath("exchanges", x.vhost)
+			path = api.Path("exchanges", x.vhost)
 		case "USER":
-			path = apiPath("users")
+			path = api.Path("users")
 		}
 		if path == "" || fromEnv(x.t, c.Flags()) != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -128,22 +128,6 @@ func (x *ctl) complete(words []string) cobra.CompletionFunc {
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// path joins segments; those after the first are names and are escaped.
-func apiPath(first string, names ...string) string {
-	var b strings.Builder
-	b.WriteString("/api/" + first)
-	for _, n := range names {
-		b.WriteByte('/')
-		switch n {
-		case ".", "..":
-			b.WriteString(strings.ReplaceAll(n, ".", "%2E"))
-		default:
-			b.WriteString(url.PathEscape(n))
-		}
-	}
-	return b.String()
 }
 
 // exchangeName is an exchange in a path.
@@ -359,9 +343,9 @@ func (x *ctl) showVerbs() []*cobra.Command {
 		if !ok {
 			return usagef("there is no list of %s: %s", args[0], strings.Join(listNames, ", "))
 		}
-		path := apiPath(l.path)
+		path := api.Path(l.path)
 		if l.scoped {
-			path = apiPath(l.path, x.vhost)
+			path = api.Path(l.path, x.vhost)
 		}
 		p, err := x.call("GET", path, nil)
 		if err != nil {
@@ -378,7 +362,7 @@ func (x *ctl) showVerbs() []*cobra.Command {
 
 // memory shows the kinds that take something, the largest first.
 func (x *ctl) memory() error {
-	p, err := x.call("GET", apiPath("overview"), nil)
+	p, err := x.call("GET", api.Path("overview"), nil)
 	if err != nil {
 		return err
 	}
@@ -386,7 +370,7 @@ func (x *ctl) memory() error {
 	if err := json.Unmarshal(p, &o); err != nil {
 		return fmt.Errorf("the answer is not what a broker's API gives: %w", err)
 	}
-	if p, err = x.call("GET", apiPath("nodes", o.Node, "memory"), nil); err != nil {
+	if p, err = x.call("GET", api.Path("nodes", o.Node, "memory"), nil); err != nil {
 		return err
 	}
 	if x.asJSON {
@@ -419,7 +403,7 @@ func (x *ctl) memory() error {
 }
 
 func (x *ctl) overview() error {
-	p, err := x.call("GET", apiPath("overview"), nil)
+	p, err := x.call("GET", api.Path("overview"), nil)
 	if err != nil {
 		return err
 	}
@@ -503,7 +487,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 			return err
 		}
 		body := map[string]any{"durable": !transient, "auto_delete": autoDelete, "arguments": m}
-		return x.change("PUT", apiPath("queues", x.vhost, a[0]), body, "queue %s declared", printable(a[0]))
+		return x.change("PUT", api.Path("queues", x.vhost, a[0]), body, "queue %s declared", printable(a[0]))
 	}))
 	declareQueue.Flags().BoolVar(&transient, "transient", false, "not durable: gone after a restart")
 	declareQueue.Flags().BoolVar(&autoDelete, "auto-delete", false, "deleted with its last consumer")
@@ -514,7 +498,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 			return err
 		}
 		body := map[string]any{"type": a[1], "durable": !transient, "auto_delete": autoDelete, "internal": internal, "arguments": m}
-		return x.change("PUT", apiPath("exchanges", x.vhost, a[0]), body, "exchange %s declared", printable(a[0]))
+		return x.change("PUT", api.Path("exchanges", x.vhost, a[0]), body, "exchange %s declared", printable(a[0]))
 	}))
 	declareExchange.Flags().BoolVar(&transient, "transient", false, "not durable: gone after a restart")
 	declareExchange.Flags().BoolVar(&autoDelete, "auto-delete", false, "deleted with its last binding")
@@ -531,7 +515,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 		default:
 			return "", "", usagef("name either a queue or --to-exchange")
 		}
-		return apiPath("bindings", x.vhost, "e", exchangePath(a[0]), kind, dest), dest, nil
+		return api.Path("bindings", x.vhost, "e", exchangePath(a[0]), kind, dest), dest, nil
 	}
 	withKey := func(c *cobra.Command) *cobra.Command {
 		c.Flags().StringVar(&key, "key", "", "routing `key`")
@@ -575,15 +559,15 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 	}))
 
 	purge := x.verb("purge QUEUE", "Drop a queue's ready messages", func(a []string) error {
-		return x.change("DELETE", apiPath("queues", x.vhost, a[0], "contents"), nil, "queue %s purged", printable(a[0]))
+		return x.change("DELETE", api.Path("queues", x.vhost, a[0], "contents"), nil, "queue %s purged", printable(a[0]))
 	})
 	deleteQueue := x.verb("delete-queue QUEUE", "Delete a queue with its messages", func(a []string) error {
-		return x.change("DELETE", apiPath("queues", x.vhost, a[0])+query(), nil, "queue %s deleted", printable(a[0]))
+		return x.change("DELETE", api.Path("queues", x.vhost, a[0])+query(), nil, "queue %s deleted", printable(a[0]))
 	})
 	deleteQueue.Flags().BoolVar(&ifEmpty, "if-empty", false, "only if it holds no ready message")
 	deleteQueue.Flags().BoolVar(&ifUnused, "if-unused", false, "only if it has no consumer")
 	deleteExchange := x.verb("delete-exchange EXCHANGE", "Delete an exchange with its bindings", func(a []string) error {
-		return x.change("DELETE", apiPath("exchanges", x.vhost, a[0])+query(), nil, "exchange %s deleted", printable(a[0]))
+		return x.change("DELETE", api.Path("exchanges", x.vhost, a[0])+query(), nil, "exchange %s deleted", printable(a[0]))
 	})
 	deleteExchange.Flags().BoolVar(&ifUnused, "if-unused", false, "only if it has no binding")
 	return []*cobra.Command{declareQueue, declareExchange, bind, unbind, purge, deleteQueue, deleteExchange}
@@ -607,7 +591,7 @@ func (x *ctl) messageVerbs() []*cobra.Command {
 		if take {
 			mode = "ack_requeue_false"
 		}
-		p, err := x.call("POST", apiPath("queues", x.vhost, a[0], "get"), map[string]any{"count": count, "ackmode": mode, "encoding": "auto"})
+		p, err := x.call("POST", api.Path("queues", x.vhost, a[0], "get"), map[string]any{"count": count, "ackmode": mode, "encoding": "auto"})
 		if err != nil {
 			return err
 		}
@@ -638,7 +622,7 @@ func (x *ctl) messageVerbs() []*cobra.Command {
 		if !transient {
 			props["delivery_mode"] = 2
 		}
-		p, err := x.call("POST", apiPath("exchanges", x.vhost, exchangePath(a[0]), "publish"), map[string]any{
+		p, err := x.call("POST", api.Path("exchanges", x.vhost, exchangePath(a[0]), "publish"), map[string]any{
 			"routing_key": a[1], "properties": props, "payload": payload, "payload_encoding": "base64",
 		})
 		if err != nil {
@@ -668,12 +652,12 @@ func (x *ctl) userVerbs() []*cobra.Command {
 		if err != nil {
 			return err
 		}
-		return x.change("PUT", apiPath("users", a[0]), map[string]any{"password": password, "tags": tags}, "user %s added", printable(a[0]))
+		return x.change("PUT", api.Path("users", a[0]), map[string]any{"password": password, "tags": tags}, "user %s added", printable(a[0]))
 	})
 	addUser.Flags().StringVar(&tags, "tags", "", "administrator, monitoring, policymaker, management; with commas")
 	// user is a user as it is, to be put back with one thing changed.
 	user := func(name string) (map[string]any, error) {
-		p, err := x.call("GET", apiPath("users", name), nil)
+		p, err := x.call("GET", api.Path("users", name), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -695,7 +679,7 @@ func (x *ctl) userVerbs() []*cobra.Command {
 		delete(u, "password_hash")
 		delete(u, "hashing_algorithm")
 		u["password"] = password
-		return x.change("PUT", apiPath("users", a[0]), u, "password of %s changed", printable(a[0]))
+		return x.change("PUT", api.Path("users", a[0]), u, "password of %s changed", printable(a[0]))
 	})
 	setTags := x.verb("set-tags NAME [TAGS]", "Replace a user's tags; with commas", func(a []string) error {
 		u, err := user(a[0])
@@ -703,20 +687,20 @@ func (x *ctl) userVerbs() []*cobra.Command {
 			return err
 		}
 		u["tags"] = strings.Join(a[1:], "")
-		return x.change("PUT", apiPath("users", a[0]), u, "tags of %s set", printable(a[0]))
+		return x.change("PUT", api.Path("users", a[0]), u, "tags of %s set", printable(a[0]))
 	})
 	deleteUser := x.verb("delete-user NAME", "Delete a user and close its connections", func(a []string) error {
-		return x.change("DELETE", apiPath("users", a[0]), nil, "user %s deleted", printable(a[0]))
+		return x.change("DELETE", api.Path("users", a[0]), nil, "user %s deleted", printable(a[0]))
 	})
 	setPermissions := x.verb("set-permissions USER", "Set what a user may do in a vhost; patterns left out allow everything", func(a []string) error {
-		return x.change("PUT", apiPath("permissions", x.vhost, a[0]), map[string]any{"configure": configure, "write": write, "read": read},
+		return x.change("PUT", api.Path("permissions", x.vhost, a[0]), map[string]any{"configure": configure, "write": write, "read": read},
 			"permissions of %s in %s set", printable(a[0]), printable(x.vhost))
 	})
 	setPermissions.Flags().StringVar(&configure, "configure", ".*", "pattern of names that it may declare and delete")
 	setPermissions.Flags().StringVar(&write, "write", ".*", "pattern of names that it may publish and bind to")
 	setPermissions.Flags().StringVar(&read, "read", ".*", "pattern of names that it may consume and bind from")
 	clearPermissions := x.verb("clear-permissions USER", "Take a user's permissions in a vhost away", func(a []string) error {
-		return x.change("DELETE", apiPath("permissions", x.vhost, a[0]), nil, "permissions of %s in %s cleared", printable(a[0]), printable(x.vhost))
+		return x.change("DELETE", api.Path("permissions", x.vhost, a[0]), nil, "permissions of %s in %s cleared", printable(a[0]), printable(x.vhost))
 	})
 	return []*cobra.Command{addUser, changePassword, setTags, deleteUser, setPermissions, clearPermissions}
 }
@@ -751,14 +735,14 @@ func (x *ctl) policyVerbs() []*cobra.Command {
 		if err := api.Decode([]byte(a[2]), &def); err != nil || def == nil {
 			return usagef("the definition %s is no JSON object", a[2])
 		}
-		return x.change("PUT", apiPath("policies", x.vhost, a[0]), map[string]any{
+		return x.change("PUT", api.Path("policies", x.vhost, a[0]), map[string]any{
 			"pattern": a[1], "definition": def, "priority": priority, "apply-to": applyTo,
 		}, "policy %s set", printable(a[0]))
 	})
 	set.Flags().IntVar(&priority, "priority", 0, "of two policies that match, the higher one applies")
 	set.Flags().StringVar(&applyTo, "apply-to", "all", "all, queues or exchanges")
 	remove := x.verb("delete-policy NAME", "Delete a policy", func(a []string) error {
-		return x.change("DELETE", apiPath("policies", x.vhost, a[0]), nil, "policy %s deleted", printable(a[0]))
+		return x.change("DELETE", api.Path("policies", x.vhost, a[0]), nil, "policy %s deleted", printable(a[0]))
 	})
 	return []*cobra.Command{set, remove}
 }
@@ -770,16 +754,16 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 		if queueType != "" {
 			body["default_queue_type"] = queueType
 		}
-		return x.change("PUT", apiPath("vhosts", a[0]), body, "vhost %s added", printable(a[0]))
+		return x.change("PUT", api.Path("vhosts", a[0]), body, "vhost %s added", printable(a[0]))
 	})
 	addVHost.Flags().StringVar(&description, "description", "", "what it is for")
 	addVHost.Flags().StringVar(&queueType, "default-queue-type", "", "type of queues that name none: classic or quorum")
 	deleteVHost := x.verb("delete-vhost NAME", "Delete a vhost with all that is in it", func(a []string) error {
-		return x.change("DELETE", apiPath("vhosts", a[0]), nil, "vhost %s deleted", printable(a[0]))
+		return x.change("DELETE", api.Path("vhosts", a[0]), nil, "vhost %s deleted", printable(a[0]))
 	})
 	// trace writes the other settings of the vhost again, because a PUT replaces them.
 	trace := func(on bool, said string) error {
-		p, err := x.call("GET", apiPath("vhosts", x.vhost), nil)
+		p, err := x.call("GET", api.Path("vhosts", x.vhost), nil)
 		if err != nil {
 			return err
 		}
@@ -787,7 +771,7 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 		if err := json.Unmarshal(p, &v); err != nil {
 			return fmt.Errorf("the answer is not what a broker's API gives: %w", err)
 		}
-		return x.change("PUT", apiPath("vhosts", x.vhost), map[string]any{
+		return x.change("PUT", api.Path("vhosts", x.vhost), map[string]any{
 			"description": v.Description, "tags": v.Tags, "default_queue_type": v.DefaultQueueType, "tracing": on,
 		}, said, printable(x.vhost))
 	}
@@ -800,9 +784,9 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 	// definitions are those of the broker, or of one vhost if --vhost is given.
 	definitions := func() string {
 		if x.c.Flags().Changed("vhost") {
-			return apiPath("definitions", x.vhost)
+			return api.Path("definitions", x.vhost)
 		}
-		return apiPath("definitions")
+		return api.Path("definitions")
 	}
 	export := x.verb("export [FILE]", "Write the definitions of the broker, or of --vhost, to a file or standard output", func(a []string) error {
 		p, err := x.call("GET", definitions(), nil)
@@ -841,7 +825,7 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 		if reason != "" {
 			header = []string{"X-Reason", reason}
 		}
-		if _, err := x.call("DELETE", apiPath("connections", a[0]), nil, header...); err != nil {
+		if _, err := x.call("DELETE", api.Path("connections", a[0]), nil, header...); err != nil {
 			return err
 		}
 		return x.say("connection %s closed", printable(a[0]))

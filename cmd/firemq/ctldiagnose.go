@@ -16,7 +16,7 @@ func (x *ctl) diagnoseVerbs() []*cobra.Command {
 	var patience time.Duration
 	diagnose := x.verb("diagnose", "Say what is stuck or wrong, why, and what to do", func([]string) error {
 		q := url.Values{"patience": {strconv.Itoa(int(patience.Seconds()))}}
-		p, err := x.call("GET", apiPath("health", "report")+"?"+q.Encode(), nil)
+		p, err := x.call("GET", api.Path("health", "report")+"?"+q.Encode(), nil)
 		if err != nil {
 			return err
 		}

@@ -95,7 +95,7 @@ func (x *ctl) browseVerbs() []*cobra.Command {
 	// page gets one page; n is how many messages are still wanted.
 	page := func(queue string, q url.Values, n int) (*api.Browse, error) {
 		q.Set("count", strconv.Itoa(min(n, 1000)))
-		answer, err := x.call("GET", apiPath("queues", x.vhost, queue, "messages")+"?"+q.Encode(), nil)
+		answer, err := x.call("GET", api.Path("queues", x.vhost, queue, "messages")+"?"+q.Encode(), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -168,7 +168,7 @@ func (x *ctl) browseVerbs() []*cobra.Command {
 	}))
 	p.flags(search)
 	unacked := x.verb("unacked QUEUE", "List the messages that consumers hold, the oldest deliveries first", func(a []string) error {
-		p, err := x.call("GET", apiPath("queues", x.vhost, a[0], "unacked")+"?count="+strconv.Itoa(count), nil)
+		p, err := x.call("GET", api.Path("queues", x.vhost, a[0], "unacked")+"?count="+strconv.Itoa(count), nil)
 		if err != nil {
 			return err
 		}
@@ -251,7 +251,7 @@ func (x *ctl) transferVerbs() []*cobra.Command {
 		var total api.Transferred
 		for {
 			body["limit"] = min(limit-total.Done, 10_000)
-			answer, err := x.call("POST", apiPath("queues", x.vhost, queue, "messages", deed), body)
+			answer, err := x.call("POST", api.Path("queues", x.vhost, queue, "messages", deed), body)
 			if err != nil {
 				if total.Done > 0 {
 					err = fmt.Errorf("%w; %d messages were %s before", err, total.Done, done)

@@ -166,7 +166,7 @@ func otherwise(err, instead error) error {
 // userOf reads a user as it is, to be put back with one thing changed.
 func (c *call) userOf(name string) (map[string]any, error) {
 	var u map[string]any
-	err := c.get(path("users", name), &u)
+	err := c.get(api.Path("users", name), &u)
 	return u, otherwise(err, noUser(name))
 }
 
@@ -189,7 +189,7 @@ func addUser(c *call) error {
 	} else {
 		body["password"] = password
 	}
-	if err := c.do("PUT", path("users", name), body); err != nil {
+	if err := c.do("PUT", api.Path("users", name), body); err != nil {
 		return err
 	}
 	c.announce("Done. Don't forget to grant the user permissions to some virtual hosts! See 'rabbitmqctl help set_permissions' to learn more.")
@@ -203,7 +203,7 @@ func isNoUser(err error) bool {
 
 func deleteUser(c *call) error {
 	c.announce(`Deleting user "%s" ...`, c.args[0])
-	return otherwise(c.do("DELETE", path("users", c.args[0]), nil), noUser(c.args[0]))
+	return otherwise(c.do("DELETE", api.Path("users", c.args[0]), nil), noUser(c.args[0]))
 }
 
 func changePassword(c *call) error {
@@ -219,7 +219,7 @@ func changePassword(c *call) error {
 	delete(u, "password_hash")
 	delete(u, "hashing_algorithm")
 	u["password"] = password
-	return c.do("PUT", path("users", c.args[0]), u)
+	return c.do("PUT", api.Path("users", c.args[0]), u)
 }
 
 func clearPassword(c *call) error {
@@ -229,7 +229,7 @@ func clearPassword(c *call) error {
 		return err
 	}
 	u["password_hash"] = ""
-	return c.do("PUT", path("users", c.args[0]), u)
+	return c.do("PUT", api.Path("users", c.args[0]), u)
 }
 
 // authenticateUser asks who the user is: a right password is known by any other answer than that it is wrong.
@@ -240,7 +240,7 @@ func authenticateUser(c *call) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.request(name, password, "GET", path("whoami"), nil)
+	_, err = c.request(name, password, "GET", api.Path("whoami"), nil)
 	if r, ok := errors.AsType[*refusal](err); ok && strings.HasPrefix(r.reason, "wrong user or password") {
 		return failed(exitData, "Error: failed to authenticate user \"%s\"\nuser '%s' - invalid credentials", name, name)
 	} else if err != nil && !ok {
@@ -260,7 +260,7 @@ func setUserTags(c *call) error {
 		return err
 	}
 	u["tags"] = tags
-	return c.do("PUT", path("users", name), u)
+	return c.do("PUT", api.Path("users", name), u)
 }
 
 // limitsFrom reads the definition of limits, numbers by name.
@@ -279,7 +279,7 @@ func (c *call) setLimits(kind, owner, definition string, missing error) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		if err := c.do("PUT", path(kind, owner, name), map[string]any{"value": m[name]}); err != nil {
+		if err := c.do("PUT", api.Path(kind, owner, name), map[string]any{"value": m[name]}); err != nil {
 			return otherwise(err, missing)
 		}
 	}
@@ -288,7 +288,7 @@ func (c *call) setLimits(kind, owner, definition string, missing error) error {
 
 // limitsOf reads the limits of one owner, or all.
 func (c *call) limitsOf(kind string, owner ...string) (list []object, err error) {
-	err = c.get(path(kind, owner...), &list)
+	err = c.get(api.Path(kind, owner...), &list)
 	return list, err
 }
 
@@ -311,7 +311,7 @@ func clearUserLimits(c *call) error {
 		names = []string{"max-connections", "max-channels"}
 	}
 	for _, n := range names {
-		if err := c.do("DELETE", path("user-limits", name, n), nil); err != nil && status(err) != 404 {
+		if err := c.do("DELETE", api.Path("user-limits", name, n), nil); err != nil && status(err) != 404 {
 			return err
 		}
 	}
@@ -372,13 +372,13 @@ func setPermissions(c *call) error {
 	} else if err != nil {
 		return err
 	}
-	return c.userInVHost(c.do("PUT", path("permissions", c.vhost(), c.args[0]),
+	return c.userInVHost(c.do("PUT", api.Path("permissions", c.vhost(), c.args[0]),
 		map[string]string{"configure": c.args[1], "write": c.args[2], "read": c.args[3]}), c.args[0])
 }
 
 func clearPermissions(c *call) error {
 	c.announce(`Clearing permissions for user "%s" in vhost "%s" ...`, c.args[0], c.vhost())
-	return c.cleared(c.do("DELETE", path("permissions", c.vhost(), c.args[0]), nil))
+	return c.cleared(c.do("DELETE", api.Path("permissions", c.vhost(), c.args[0]), nil))
 }
 
 // cleared takes it as done when there was nothing to clear, but for users and vhosts that do not exist.
@@ -389,7 +389,7 @@ func (c *call) cleared(err error) error {
 	if _, err := c.userOf(c.args[0]); err != nil {
 		return err
 	}
-	return otherwise(c.do("GET", path("vhosts", c.vhost()), nil), noVHost(c.vhost()))
+	return otherwise(c.do("GET", api.Path("vhosts", c.vhost()), nil), noVHost(c.vhost()))
 }
 
 func setTopicPermissions(c *call) error {
@@ -397,15 +397,15 @@ func setTopicPermissions(c *call) error {
 	if _, err := c.userOf(c.args[0]); err != nil {
 		return err
 	}
-	return c.userInVHost(c.do("PUT", path("topic-permissions", c.vhost(), c.args[0]),
+	return c.userInVHost(c.do("PUT", api.Path("topic-permissions", c.vhost(), c.args[0]),
 		map[string]string{"exchange": c.args[1], "write": c.args[2], "read": c.args[3]}), c.args[0])
 }
 
 func clearTopicPermissions(c *call) error {
-	where := path("topic-permissions", c.vhost(), c.args[0])
+	where := api.Path("topic-permissions", c.vhost(), c.args[0])
 	if len(c.args) == 2 {
 		c.announce(`Clearing topic permissions on "%s" for user "%s" in vhost "%s" ...`, c.args[1], c.args[0], c.vhost())
-		where = path("topic-permissions", c.vhost(), c.args[0], c.args[1])
+		where = api.Path("topic-permissions", c.vhost(), c.args[0], c.args[1])
 	} else {
 		c.announce(`Clearing topic permissions for user "%s" in vhost "%s" ...`, c.args[0], c.vhost())
 	}
@@ -416,26 +416,26 @@ func clearTopicPermissions(c *call) error {
 
 func addVHost(c *call) error {
 	c.announce(`Adding vhost "%s" ...`, c.args[0])
-	if err := c.do("GET", path("vhosts", c.args[0]), nil); err == nil {
+	if err := c.do("GET", api.Path("vhosts", c.args[0]), nil); err == nil {
 		return nil // it stays as it is
 	}
 	body := map[string]any{"description": c.options["description"], "tags": c.options["tags"]}
 	if kind := c.options["default-queue-type"]; kind != "" {
 		body["default_queue_type"] = kind
 	}
-	return c.do("PUT", path("vhosts", c.args[0]), body)
+	return c.do("PUT", api.Path("vhosts", c.args[0]), body)
 }
 
 func deleteVHost(c *call) error {
 	c.announce(`Deleting vhost "%s" ...`, c.args[0])
-	return otherwise(c.do("DELETE", path("vhosts", c.args[0]), nil),
+	return otherwise(c.do("DELETE", api.Path("vhosts", c.args[0]), nil),
 		&failure{exitData, fmt.Sprintf("Virtual host '%s' does not exist", c.args[0]), true})
 }
 
 // changeVHost puts a vhost back with something changed.
 func (c *call) changeVHost(name string, changes map[string]any) error {
 	var v api.VHost
-	if err := c.get(path("vhosts", name), &v); err != nil {
+	if err := c.get(api.Path("vhosts", name), &v); err != nil {
 		return otherwise(err, noVHost(name))
 	}
 	body := map[string]any{"description": v.Description, "tags": v.Tags, "tracing": v.Tracing}
@@ -443,7 +443,7 @@ func (c *call) changeVHost(name string, changes map[string]any) error {
 		body["default_queue_type"] = kind
 	}
 	maps.Copy(body, changes)
-	return c.do("PUT", path("vhosts", name), body)
+	return c.do("PUT", api.Path("vhosts", name), body)
 }
 
 func setVHostTags(c *call) error {
@@ -477,7 +477,7 @@ func clearVHostLimits(c *call) error {
 	for _, o := range list {
 		limits, _ := o["value"].(map[string]any)
 		for _, name := range slices.Sorted(maps.Keys(limits)) {
-			if err := c.do("DELETE", path("vhost-limits", c.vhost(), name), nil); err != nil && status(err) != 404 {
+			if err := c.do("DELETE", api.Path("vhost-limits", c.vhost(), name), nil); err != nil && status(err) != 404 {
 				return err
 			}
 		}
@@ -512,7 +512,7 @@ func deleteQueue(c *call) error {
 		said += " if queue is unused"
 	}
 	c.announce("Deleting queue '%s' on vhost '%s'%s ...", c.args[0], c.vhost(), said)
-	where := path("queues", c.vhost(), c.args[0])
+	where := api.Path("queues", c.vhost(), c.args[0])
 	var queue api.Queue
 	if err := c.get(where, &queue); err != nil {
 		return otherwise(err, failed(exitUsage, "Queue not found"))
@@ -526,7 +526,7 @@ func deleteQueue(c *call) error {
 
 func purgeQueue(c *call) error {
 	c.announce("Purging queue '%s' in vhost '%s' ...", c.args[0], c.vhost())
-	return otherwise(c.do("DELETE", path("queues", c.vhost(), c.args[0], "contents"), nil), failed(exitUnavailable, "not_found"))
+	return otherwise(c.do("DELETE", api.Path("queues", c.vhost(), c.args[0], "contents"), nil), failed(exitUnavailable, "not_found"))
 }
 
 // closeConnection takes the pid that list_connections shows, or the connection's name.
@@ -539,7 +539,7 @@ func closeConnection(c *call) error {
 	}
 	for _, k := range all {
 		if k.Name == c.args[0] || pid(k.Name, nil) == c.args[0] {
-			if err := c.do("DELETE", path("connections", k.Name), nil); status(err) != 404 {
+			if err := c.do("DELETE", api.Path("connections", k.Name), nil); status(err) != 404 {
 				return err
 			}
 		}
@@ -548,7 +548,7 @@ func closeConnection(c *call) error {
 }
 
 func (c *call) connections() (all []api.Connection, err error) {
-	err = c.get(path("connections"), &all)
+	err = c.get(api.Path("connections"), &all)
 	return all, err
 }
 
@@ -571,7 +571,7 @@ func closeConnections(c *call) error {
 		if limit, _ := strconv.Atoi(c.options["limit"]); limit > 0 && closed == limit {
 			break
 		}
-		switch err := c.do("DELETE", path("connections", k.Name), nil); {
+		switch err := c.do("DELETE", api.Path("connections", k.Name), nil); {
 		case err == nil:
 			closed++
 		case status(err) != 404:
@@ -585,7 +585,7 @@ func closeConnections(c *call) error {
 func closeUserConnections(c *call) error {
 	c.announce("Closing connections of user %s, reason: %s...", c.args[0], c.args[1])
 	c.options["reason"] = c.args[1]
-	return c.do("DELETE", path("connections/username", c.args[0]), nil)
+	return c.do("DELETE", api.Path("connections/username", c.args[0]), nil)
 }
 
 // Policies and parameters.
@@ -603,7 +603,7 @@ func setPolicy(kind, said string) func(c *call) error {
 		if err != nil {
 			return failed(exitUnavailable, "priority %s is no number", priority)
 		}
-		return otherwise(c.do("PUT", path(kind, c.vhost(), name), map[string]any{
+		return otherwise(c.do("PUT", api.Path(kind, c.vhost(), name), map[string]any{
 			"pattern": pattern, "definition": definition, "priority": n, "apply-to": cmp.Or(c.options["apply-to"], "all"),
 		}), noVHost(c.vhost()))
 	}
@@ -612,7 +612,7 @@ func setPolicy(kind, said string) func(c *call) error {
 func clearPolicy(kind, said string) func(c *call) error {
 	return func(c *call) error {
 		c.announce(`Clearing %s "%s" on vhost "%s" ...`, said, c.args[0], c.vhost())
-		return noParameter(c.do("DELETE", path(kind, c.vhost(), c.args[0]), nil))
+		return noParameter(c.do("DELETE", api.Path(kind, c.vhost(), c.args[0]), nil))
 	}
 }
 
@@ -631,12 +631,12 @@ func setParameter(c *call) error {
 	if err != nil {
 		return err
 	}
-	return otherwise(c.do("PUT", path("parameters", c.args[0], c.vhost(), c.args[1]), map[string]any{"value": v}), noVHost(c.vhost()))
+	return otherwise(c.do("PUT", api.Path("parameters", c.args[0], c.vhost(), c.args[1]), map[string]any{"value": v}), noVHost(c.vhost()))
 }
 
 func clearParameter(c *call) error {
 	c.announce(`Clearing runtime parameter "%s" for component "%s" on vhost "%s" ...`, c.args[1], c.args[0], c.vhost())
-	return noParameter(c.do("DELETE", path("parameters", c.args[0], c.vhost(), c.args[1]), nil))
+	return noParameter(c.do("DELETE", api.Path("parameters", c.args[0], c.vhost(), c.args[1]), nil))
 }
 
 func setGlobal(c *call) error {
@@ -645,17 +645,17 @@ func setGlobal(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.do("PUT", path("global-parameters", c.args[0]), map[string]any{"value": v})
+	return c.do("PUT", api.Path("global-parameters", c.args[0]), map[string]any{"value": v})
 }
 
 func clearGlobal(c *call) error {
 	c.announce(`Clearing global runtime parameter "%s" ...`, c.args[0])
-	return noParameter(c.do("DELETE", path("global-parameters", c.args[0]), nil))
+	return noParameter(c.do("DELETE", api.Path("global-parameters", c.args[0]), nil))
 }
 
 func setClusterName(c *call) error {
 	c.announce("Setting cluster name to %s ...", c.args[0])
-	return c.do("PUT", path("cluster-name"), map[string]string{"name": c.args[0]})
+	return c.do("PUT", api.Path("cluster-name"), map[string]string{"name": c.args[0]})
 }
 
 func enableFlag(c *call) error {
@@ -664,7 +664,7 @@ func enableFlag(c *call) error {
 		return nil
 	}
 	c.announce(`Enabling feature flag "%s" ...`, c.args[0])
-	return c.do("PUT", path("feature-flags", c.args[0], "enable"), map[string]any{})
+	return c.do("PUT", api.Path("feature-flags", c.args[0], "enable"), map[string]any{})
 }
 
 // Limits and definitions.
@@ -717,14 +717,14 @@ func (c *call) limit(announced, said string, body map[string]any) error {
 		return err
 	}
 	c.announce(announced, node, said)
-	return c.do("PUT", path("nodes", node, "limits"), body)
+	return c.do("PUT", api.Path("nodes", node, "limits"), body)
 }
 
 func exportDefinitions(c *call) error {
 	if c.args[0] != "-" {
 		c.announce(`Exporting definitions in JSON to a file at "%s" ...`, c.args[0])
 	}
-	p, err := c.request(c.user, c.pass, "GET", path("definitions"), nil)
+	p, err := c.request(c.user, c.pass, "GET", api.Path("definitions"), nil)
 	if err != nil {
 		return err
 	}
@@ -744,7 +744,7 @@ func importDefinitions(c *call) error {
 	if err != nil {
 		return failed(exitUnavailable, "%s", err)
 	}
-	if err := c.do("POST", path("definitions"), p); err != nil {
+	if err := c.do("POST", api.Path("definitions"), p); err != nil {
 		return err
 	}
 	return c.say("Successfully started definition import. This process is asynchronous and can take some time.")

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/firemq/firemq/mgmt/api"
 )
 
 // object is one object of a list of the API.
@@ -129,7 +131,7 @@ func pid(connection string, channel any) string {
 
 // inVHost is the path of a list of the vhost that is asked for.
 func inVHost(kind string) func(c *call) string {
-	return func(c *call) string { return path(kind, c.vhost()) }
+	return func(c *call) string { return api.Path(kind, c.vhost()) }
 }
 
 func saying(format string) func(c *call) string {
@@ -215,7 +217,7 @@ var connectionList = list{
 		"user_provided_name", "node",
 	},
 	defaults: []string{"user", "peer_host", "peer_port", "state"},
-	path:     func(*call) string { return path("connections") },
+	path:     func(*call) string { return api.Path("connections") },
 	first:    saying("Listing connections ..."),
 	value: func(o object, column string) (any, bool) {
 		switch column {
@@ -236,7 +238,7 @@ var channelList = list{
 		"messages_uncommitted", "acks_uncommitted", "messages_unconfirmed", "prefetch_count", "global_prefetch_count", "state",
 	},
 	defaults: []string{"pid", "user", "consumer_count", "messages_unacknowledged"},
-	path:     func(*call) string { return path("channels") },
+	path:     func(*call) string { return api.Path("channels") },
 	first:    saying("Listing channels ..."),
 	value: func(o object, column string) (any, bool) {
 		switch column {
@@ -269,7 +271,7 @@ var consumerList = list{
 
 var userList = list{
 	columns: []string{"user", "tags"},
-	path:    func(*call) string { return path("users") },
+	path:    func(*call) string { return api.Path("users") },
 	first:   saying("Listing users ..."),
 	fixed:   true,
 	value: func(o object, column string) (any, bool) {
@@ -291,7 +293,7 @@ var userList = list{
 var vhostList = list{
 	columns:  []string{"name", "tracing", "cluster_state", "description", "tags", "default_queue_type", "protected_from_deletion"},
 	defaults: []string{"name"},
-	path:     func(*call) string { return path("vhosts") },
+	path:     func(*call) string { return api.Path("vhosts") },
 	first:    saying("Listing vhosts ..."),
 	value: func(o object, column string) (any, bool) {
 		if column != "tags" {
@@ -308,28 +310,28 @@ var vhostList = list{
 
 var permissionList = list{
 	columns: []string{"user", "configure", "write", "read"},
-	path:    func(c *call) string { return path("vhosts", c.vhost(), "permissions") },
+	path:    func(c *call) string { return api.Path("vhosts", c.vhost(), "permissions") },
 	first:   saying(`Listing permissions for vhost "%s" ...`),
 	fixed:   true,
 }
 
 var userPermissionList = list{
 	columns: []string{"vhost", "configure", "write", "read"},
-	path:    func(c *call) string { return path("users", c.args[0], "permissions") },
+	path:    func(c *call) string { return api.Path("users", c.args[0], "permissions") },
 	first:   func(c *call) string { return fmt.Sprintf(`Listing permissions for user "%s" ...`, c.args[0]) },
 	fixed:   true,
 }
 
 var topicPermissionList = list{
 	columns: []string{"user", "exchange", "write", "read"},
-	path:    func(c *call) string { return path("vhosts", c.vhost(), "topic-permissions") },
+	path:    func(c *call) string { return api.Path("vhosts", c.vhost(), "topic-permissions") },
 	first:   saying(`Listing topic permissions for vhost "%s" ...`),
 	fixed:   true,
 }
 
 var userTopicPermissionList = list{
 	columns: []string{"vhost", "exchange", "write", "read"},
-	path:    func(c *call) string { return path("users", c.args[0], "topic-permissions") },
+	path:    func(c *call) string { return api.Path("users", c.args[0], "topic-permissions") },
 	first:   func(c *call) string { return fmt.Sprintf(`Listing topic permissions for user "%s" ...`, c.args[0]) },
 	fixed:   true,
 	plain:   true,
@@ -352,7 +354,7 @@ func policyList(kind, first string) *list {
 
 var globalParameterList = list{
 	columns: []string{"name", "value"},
-	path:    func(*call) string { return path("global-parameters") },
+	path:    func(*call) string { return api.Path("global-parameters") },
 	first:   saying("Listing global runtime parameters ..."),
 	fixed:   true,
 	value: func(o object, column string) (any, bool) {
@@ -366,7 +368,7 @@ var globalParameterList = list{
 // parameterList leaves out what has commands of its own.
 var parameterList = list{
 	columns: []string{"component", "name", "value"},
-	path:    func(*call) string { return path("parameters") },
+	path:    func(*call) string { return api.Path("parameters") },
 	first:   saying(`Listing runtime parameters for vhost "%s" ...`),
 	fixed:   true,
 	keep: func(c *call, o object) bool {

@@ -18,8 +18,8 @@ const poll = 100 * time.Millisecond
 
 // node reads the broker's overview and its node.
 func (c *call) node() (o api.Overview, n object, err error) {
-	if err = c.get(path("overview"), &o); err == nil {
-		err = c.get(path("nodes", o.Node), &n)
+	if err = c.get(api.Path("overview"), &o); err == nil {
+		err = c.get(api.Path("nodes", o.Node), &n)
 	}
 	return o, n, err
 }
@@ -47,7 +47,7 @@ func serverVersion(c *call) error {
 
 // check says whether a health check of the API passes.
 func (c *call) check(name string) (bool, error) {
-	err := c.do("GET", path("health/checks/"+name), nil)
+	err := c.do("GET", api.Path("health/checks/"+name), nil)
 	if status(err) == 503 {
 		return false, nil
 	}
@@ -199,11 +199,11 @@ func showStatus(c *call) error {
 	}
 	c.announce("Status of node %s ...", o.Node)
 	var vhosts []object
-	if err := c.get(path("vhosts"), &vhosts); err != nil {
+	if err := c.get(api.Path("vhosts"), &vhosts); err != nil {
 		return err
 	}
 	var memory struct{ Memory map[string]any }
-	if err := c.get(path("nodes", o.Node, "memory"), &memory); err != nil {
+	if err := c.get(api.Path("nodes", o.Node, "memory"), &memory); err != nil {
 		return err
 	}
 	uptime := int64(n.number("uptime")) / 1000
@@ -319,7 +319,7 @@ func (c *call) act(announced, action string) error {
 		return err
 	}
 	c.announce(announced, node)
-	return c.do("POST", path("nodes", node, "actions"), map[string]string{"action": action})
+	return c.do("POST", api.Path("nodes", node, "actions"), map[string]string{"action": action})
 }
 
 func (c *call) suspend(announced string, suspend bool) error {

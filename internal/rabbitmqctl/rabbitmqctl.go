@@ -374,26 +374,10 @@ func (c *call) get(path string, v any) error {
 	return nil
 }
 
-// path joins segments; those after the first are names and are escaped.
-func path(first string, names ...string) string {
-	var b strings.Builder
-	b.WriteString("/api/" + first)
-	for _, n := range names {
-		b.WriteByte('/')
-		switch n {
-		case ".", "..":
-			b.WriteString(strings.ReplaceAll(n, ".", "%2E"))
-		default:
-			b.WriteString(url.PathEscape(n))
-		}
-	}
-	return b.String()
-}
-
 // nodeName asks for the broker's name.
 func (c *call) nodeName() (string, error) {
 	var o api.Overview
-	err := c.get(path("overview"), &o)
+	err := c.get(api.Path("overview"), &o)
 	return o.Node, err
 }
 

@@ -67,7 +67,7 @@ var arrows = map[string][]string{
 
 	// Tests of the whole and programs for readers.
 	"internal/rawamqp":         {"frames/amqp", "frames/table"},
-	"test/internal/brokertest": {},
+	"test/internal/brokertest": {"sdk/go"},
 	"test/internal/suite":      {},
 
 	"deploy/grafana": {},

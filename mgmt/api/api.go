@@ -6,8 +6,25 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 )
+
+// Path is where something is in the API: first, and names, which are escaped.
+func Path(first string, names ...string) string {
+	var b strings.Builder
+	b.WriteString("/api/" + first)
+	for _, n := range names {
+		b.WriteByte('/')
+		switch n {
+		case ".", "..":
+			b.WriteString(strings.ReplaceAll(n, ".", "%2E"))
+		default:
+			b.WriteString(url.PathEscape(n))
+		}
+	}
+	return b.String()
+}
 
 // Details go with a counter or a length: its change a second, and samples where they were asked for.
 type Details struct {

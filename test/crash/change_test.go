@@ -84,7 +84,7 @@ func (c *changers) start(t *testing.T, b *brokertest.Broker, wg *sync.WaitGroup)
 			return ch.QueueBind(name, "made", exchange, false, nil)
 		})
 	})
-	client, err := dialFire(t.Context(), b.FireURL)
+	client, err := brokertest.DialFire(t.Context(), b.FireURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,16 +138,6 @@ func (c *changers) check(t *testing.T, b *brokertest.Broker) {
 			t.Errorf("queue %s has lost its binding", name)
 		}
 	}
-}
-
-// dialFire makes a client that ends with its connection, as those of AMQP do.
-func dialFire(ctx context.Context, url string) (*fire.Client, error) {
-	c, err := fire.ParseURL(url)
-	if err != nil {
-		return nil, err
-	}
-	c.Reconnect.Off = true
-	return c.Dial(ctx)
 }
 
 // call is one request to the management API.

@@ -228,7 +228,7 @@ func ackSome(msgs <-chan amqp.Delivery) {
 func startPublisher(t *testing.T, b *brokertest.Broker, p int) func(h *history, rng *rand.Rand, started chan<- struct{}) error {
 	t.Helper()
 	if publishers[p].fire {
-		client, err := dialFire(t.Context(), b.FireURL)
+		client, err := brokertest.DialFire(t.Context(), b.FireURL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func publishFire(client *fire.Client, key string, h *history, rng *rand.Rand, st
 // subscribe is consume over the FireMQ protocol, ackSomeFire its ackSome.
 func subscribe(t *testing.T, url, queue string) *fire.Subscription {
 	t.Helper()
-	client, err := dialFire(t.Context(), url)
+	client, err := brokertest.DialFire(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@
 package pressure
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"sync"
@@ -73,7 +72,7 @@ func TestStopUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	c, err := dialOnce(t.Context(), b.FireURL)
+	c, err := brokertest.DialFire(t.Context(), b.FireURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,14 +148,4 @@ func dialAMQP(t *testing.T, url string) *amqp091.Channel {
 		t.Fatal(err)
 	}
 	return ch
-}
-
-// dialOnce connects a client that ends with its connection.
-func dialOnce(ctx context.Context, url string) (*fire.Client, error) {
-	cfg, err := fire.ParseURL(url)
-	if err != nil {
-		return nil, err
-	}
-	cfg.Reconnect.Off = true
-	return cfg.Dial(ctx)
 }

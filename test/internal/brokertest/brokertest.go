@@ -23,6 +23,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	fire "github.com/firemq/firemq/sdk/go"
 )
 
 const (
@@ -369,4 +371,14 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return string(o.buf)
+}
+
+// DialFire connects a client for the FireMQ protocol that ends with its connection, as those of AMQP do.
+func DialFire(ctx context.Context, url string) (*fire.Client, error) {
+	cfg, err := fire.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Reconnect.Off = true
+	return cfg.Dial(ctx)
 }
