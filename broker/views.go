@@ -132,13 +132,26 @@ func (b *Broker) Queues(vhost string) []*Queue {
 		b.topo.RUnlock()
 		return nil
 	}
-	list := make([]*Queue, 0, len(v.queues))
+	s := v.sorted.Load()
+	if s != nil && s.changes == v.changes {
+		b.topo.RUnlock()
+		return slices.Clone(s.list)
+	}
+	s = &sortedQueues{v.changes, make([]*Queue, 0, len(v.queues))}
 	for _, q := range v.queues {
-		list = append(list, q)
+		s.list = append(s.list, q)
 	}
 	b.topo.RUnlock()
-	slices.SortFunc(list, func(a, b *Queue) int { return strings.Compare(a.name, b.name) })
-	return list
+	slices.SortFunc(s.list, func(a, b *Queue) int { return strings.Compare(a.name, b.name) })
+	v.sorted.Store(s)
+	return slices.Clone(s.list)
+}
+
+// sortedQueues are a vhost's queues by name, as they were after so many changes: who looks each second does not sort
+// ten thousand names each time.
+type sortedQueues struct {
+	changes uint64
+	list    []*Queue
 }
 
 // Queue finds one queue.
@@ -323,6 +336,18 @@ func (b *Broker) connections() []*Conn {
 	b.connMu.Unlock()
 	slices.SortFunc(list, func(a, b *Conn) int { return strings.Compare(a.info.Name, b.info.Name) })
 	return list
+}
+
+// ConnectionCount is how many of those there are.
+func (b *Broker) ConnectionCount() (n int) {
+	b.connMu.Lock()
+	defer b.connMu.Unlock()
+	for c := range b.conns {
+		if !c.info.Internal {
+			n++
+		}
+	}
+	return n
 }
 
 // Connections lists the connections by name.

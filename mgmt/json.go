@@ -228,6 +228,9 @@ func appendFloat(dst []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(dst, "null"...)
 	}
+	if f == math.Trunc(f) && math.Abs(f) < 1e15 { // most are 0
+		return append(strconv.AppendInt(dst, int64(f), 10), ".0"...)
+	}
 	start := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'g', -1, 64)
 	if !slices.ContainsFunc(dst[start:], func(b byte) bool { return b == '.' || b == 'e' }) {

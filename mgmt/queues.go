@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/firemq/firemq/broker"
@@ -267,7 +268,7 @@ func (r *request) consumers(views []broker.ConsumerView) []api.Consumer {
 }
 
 func channelName(c *broker.ConnInfo, number uint16) string {
-	return fmt.Sprintf("%s (%d)", c.Name, number)
+	return c.Name + " (" + strconv.Itoa(int(number)) + ")"
 }
 
 func peerOf(c *broker.ConnInfo) api.Peer {

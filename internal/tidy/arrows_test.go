@@ -116,6 +116,7 @@ var homes = map[string][]string{
 	"github.com/fasthttp/websocket":           {"loop"},
 	"github.com/cespare/xxhash/v2":            {"broker/dedup", "journal", "route"},
 	"github.com/VictoriaMetrics/metrics":      {"mgmt"},
+	"github.com/klauspost/compress":           {"mgmt"},
 	"github.com/HdrHistogram/hdrhistogram-go": {"bench"},
 	"github.com/spf13/cobra":                  {"cmd/firemq"},
 	"github.com/spf13/pflag":                  {"cmd/firemq"},
