@@ -87,6 +87,7 @@ func (v *VHost) defaultExchange() ExchangeView {
 // are among them, without those of other connections' queues being left out.
 func (b *Broker) Bindings(vhost string, f BindingFilter) []route.Binding {
 	var list []route.Binding
+	implicit := 0 // at the start of the list: in order already, and before all others
 	add := func(r route.Binding) bool {
 		if f.matches(&r) {
 			list = append(list, r)
@@ -94,9 +95,14 @@ func (b *Broker) Bindings(vhost string, f BindingFilter) []route.Binding {
 		return true
 	}
 	if f.Source == nil || *f.Source == "" {
-		for _, q := range b.Queues(vhost) {
+		queues := b.Queues(vhost)
+		if f.Dest == nil {
+			list = make([]route.Binding, 0, len(queues))
+		}
+		for _, q := range queues {
 			add(route.Binding{VHost: vhost, Dest: q.name, Key: q.name})
 		}
+		implicit = len(list)
 	}
 	switch {
 	case f.Source != nil && *f.Source != "":
@@ -107,7 +113,7 @@ func (b *Broker) Bindings(vhost string, f BindingFilter) []route.Binding {
 	default:
 		b.routes.Bindings(vhost, add)
 	}
-	slices.SortFunc(list, func(a, b route.Binding) int {
+	slices.SortFunc(list[implicit:], func(a, b route.Binding) int {
 		return cmp.Or(strings.Compare(a.Source, b.Source), strings.Compare(a.Dest, b.Dest), strings.Compare(a.Key, b.Key))
 	})
 	return list

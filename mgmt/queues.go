@@ -63,7 +63,8 @@ func optional(s string) *string {
 	if s == "" {
 		return nil
 	}
-	return &s
+	some := s // s itself would be on the heap even if it is empty
+	return &some
 }
 
 // queueOverhead is about the memory of a queue without messages, in bytes.
