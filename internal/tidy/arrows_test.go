@@ -99,7 +99,7 @@ var testArrows = map[string][]string{
 	"test/pressure":        {"frames/amqp", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
-	"mgmt":                 {"server"}, // a whole broker
+	"mgmt":                 {"internal/vfs", "server"}, // a broken disk, a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
