@@ -111,7 +111,7 @@ type Consumer struct {
 	order   uint64        // among those of its connection, by age; immutable once it is known
 	started atomic.Bool   // written under the Peer's lock
 	ended   *Error        // the broker ended it before Start, which then says so; guarded by the Peer's lock
-	pending []queue.Entry // scratch of a dispatch; guarded by q.mu
+	pending []queue.Entry // what a dispatch hands out, lent by its turn; guarded by q.mu
 }
 
 // ConnInfo describes a connection that logs in.

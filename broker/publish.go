@@ -69,6 +69,9 @@ func (ch *Channel) Publish(p *Publish) *Error {
 	if ch.tx != nil {
 		return ch.tx.addPublish(ch, pub)
 	}
+	if n := len(ch.pubs); len(pub.queues) == 1 && (n == 0 || !sameRoute(&ch.pubs[n-1], &pub)) {
+		pub.queues[0].warm()
+	}
 	ch.pubs = append(ch.pubs, pub)
 	ch.collect()
 	if len(ch.pubs) >= maxPublishBatch {
@@ -266,8 +269,8 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	journaled := 0
 	for _, q := range queues {
 		var keys []dedup.Key
-		if cfg := &q.settings.Load().Dedup; cfg.On {
-			keys = b.keysOf(t, pubs, cfg.By)
+		if q.dedups.Load() {
+			keys = b.keysOf(t, pubs, q.settings.Load().Dedup.By)
 		}
 		q.mu.Lock()
 		if q.deleted {

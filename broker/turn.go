@@ -25,6 +25,11 @@ type turn struct {
 	taps    []tap              // deliveries to copy to the firehose
 	paged   []*message.Message // left to the journal, to be released
 
+	// Scratch of deliver: who gets something, and what; the lists are lent to consumers for that long, so
+	// that no queue and no consumer keeps one.
+	served []*Consumer
+	lists  [][]queue.Entry
+
 	// batch collects the records of the transaction that is being committed, nil else.
 	batch *txBatch
 
@@ -74,6 +79,28 @@ func (t *turn) free() {
 	t.end()
 	turns.Put(t)
 }
+
+// lend gives an empty list for the deliveries of a consumer, see takeBack.
+func (t *turn) lend() []queue.Entry {
+	n := len(t.lists)
+	if n == 0 {
+		return make([]queue.Entry, 0, dispatchBatch)
+	}
+	l := t.lists[n-1]
+	t.lists = t.lists[:n-1]
+	return l
+}
+
+// takeBack ends a loan.
+func (t *turn) takeBack(l []queue.Entry) {
+	clear(l)
+	if len(t.lists) < listsKept {
+		t.lists = append(t.lists, l[:0])
+	}
+}
+
+// listsKept is how many lists of 7 KiB a turn keeps for later.
+const listsKept = 8
 
 // touch notes that p was staged into by this turn and must be flushed by it.
 func (t *turn) touch(p Peer) { t.dirty = append(t.dirty, p) }
