@@ -5,21 +5,32 @@ import (
 	"testing"
 
 	"github.com/firemq/firemq/broker/message"
+	"github.com/firemq/firemq/internal/vfs"
 )
 
 // BenchmarkPublishDeliverAck is the broker's share of one message: publish, route, enqueue,
 // dispatch, ack, confirm, in turns of 200 as a 64 KiB read brings them. With more queues than one,
 // neighbours go to different ones, and four connections of each kind share them out.
 func BenchmarkPublishDeliverAck(b *testing.B) {
-	for _, queues := range []int{1, 100, 10000} {
-		b.Run(fmt.Sprintf("queues=%d", queues), func(b *testing.B) { benchmarkQueues(b, queues) })
+	for _, persistent := range []bool{false, true} {
+		for _, queues := range []int{1, 100, 10000} {
+			name := fmt.Sprintf("transient/queues=%d", queues)
+			if persistent {
+				name = fmt.Sprintf("persistent/queues=%d", queues)
+			}
+			b.Run(name, func(b *testing.B) { benchmarkQueues(b, queues, persistent) })
+		}
 	}
 }
 
-func benchmarkQueues(b *testing.B, queues int) {
+func benchmarkQueues(b *testing.B, queues int, persistent bool) {
 	const turnSize = 200
 	pairs := min(4, queues)
-	br := memoryBroker(b, Options{})
+	o := Options{}
+	if persistent {
+		o.FS, o.JournalDir = vfs.OS{}, b.TempDir()
+	}
+	br := memoryBroker(b, o)
 	type pair struct {
 		pub, con *client
 		keys     [][]byte
@@ -38,7 +49,7 @@ func benchmarkQueues(b *testing.B, queues int) {
 		p := &all[i%pairs]
 		name := fmt.Sprintf("q%d", i)
 		p.keys = append(p.keys, []byte(name))
-		p.pub.declare(QueueDeclare{Name: name})
+		p.pub.declare(QueueDeclare{Name: name, Durable: persistent})
 		p.con.consume(ConsumeArgs{Queue: name, Tag: name})
 	}
 	body := make([]byte, 256)
@@ -46,7 +57,7 @@ func benchmarkQueues(b *testing.B, queues int) {
 		for range n {
 			key := p.keys[p.next]
 			p.next = (p.next + 1) % len(p.keys)
-			m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1}, nil, key, nil, len(body))
+			m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1, Persistent: persistent}, nil, key, nil, len(body))
 			copy(m.Body(), body)
 			p.pub.seq++
 			if e := p.pub.ch.Publish(&Publish{Msg: m, Seq: p.pub.seq}); e != nil {
@@ -54,6 +65,9 @@ func benchmarkQueues(b *testing.B, queues int) {
 			}
 		}
 		p.pub.end()
+		if persistent {
+			<-br.done.idle()
+		}
 		for range n {
 			p.tag++
 			if e := p.con.ch.Ack(p.tag, false); e != nil {

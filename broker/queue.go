@@ -123,7 +123,7 @@ func (q *Queue) dispatch(t *turn) {
 	}
 	if !q.waiting && q.sm.Waiting(committed) {
 		q.waiting = true
-		q.b.done.awaitQueue(q, committed)
+		q.b.done.awaitQueues(committed, q)
 	}
 	if held := q.sm.Resident(); held > accountStep || held > q.b.opt.tuning.queueResident || q.resident != 0 {
 		q.page(t)

@@ -33,6 +33,11 @@ type turn struct {
 	// batch collects the records of the transaction that is being committed, nil else.
 	batch *txBatch
 
+	// waits are queues whose waiting mark this turn has set, for the completer; waitFrom is the first record
+	// that one of them waits for.
+	waits    []*Queue
+	waitFrom journal.Position
+
 	// Scratch of publish: journal targets and results, a row a message.
 	targets []journal.Target
 	counts  []int
@@ -143,6 +148,7 @@ func (t *turn) end() {
 		t.reap()
 	}
 	t.record()
+	t.await()
 	for i, m := range t.paged {
 		m.Release()
 		t.paged[i] = nil
@@ -154,6 +160,23 @@ func (t *turn) end() {
 	}
 	t.dirty = t.dirty[:0]
 	t.now = 0
+}
+
+// appended notes that what queues in waits wait for is in the journal, at pos.
+func (t *turn) appended(pos journal.Position) {
+	if t.waitFrom == 0 {
+		t.waitFrom = pos
+	}
+}
+
+// await hands the queues that wait for the journal to the completer.
+func (t *turn) await() {
+	if len(t.waits) > 0 {
+		t.b.done.awaitQueues(t.waitFrom, t.waits...)
+		clear(t.waits)
+		t.waits = kept(t.waits)
+	}
+	t.waitFrom = 0
 }
 
 // record writes the collected settlements to the journal.
