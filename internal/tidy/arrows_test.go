@@ -100,7 +100,7 @@ var testArrows = map[string][]string{
 	"test/pressure":        {"frames/amqp", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
-	"mgmt":                 {"server"}, // a whole broker
+	"mgmt":                 {"internal/vfs", "server"}, // a broken disk, a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
@@ -117,6 +117,7 @@ var homes = map[string][]string{
 	"github.com/fasthttp/websocket":           {"loop"},
 	"github.com/cespare/xxhash/v2":            {"broker/dedup", "journal", "route"},
 	"github.com/VictoriaMetrics/metrics":      {"mgmt"},
+	"github.com/klauspost/compress":           {"mgmt"},
 	"github.com/HdrHistogram/hdrhistogram-go": {"bench"},
 	"github.com/spf13/cobra":                  {"cmd/firemq"},
 	"github.com/spf13/pflag":                  {"cmd/firemq"},
