@@ -35,11 +35,12 @@ type Options struct {
 	// its own: Close leaves it alone, and Wait waits for it.
 	Fire fasthttp.RequestHandler
 
-	Node      string            // the node's name: "firemq@" and the host's
-	Data      string            // data directory; "": everything is in memory
-	Listeners func() []Listener // the broker's ports beside this one; nil: none
-	Resources func() Resources  // limits and alarms; nil: none
-	Control   Control           // changes how the broker runs; nil: nobody may
+	Node      string                   // the node's name: "firemq@" and the host's
+	Data      string                   // data directory; "": everything is in memory
+	Listeners func() []Listener        // the broker's ports beside this one; nil: none
+	Resources func() Resources         // limits and alarms; nil: none
+	Spans     func() (SpanStats, bool) // the export of spans, false: there is none; nil likewise
+	Control   Control                  // changes how the broker runs; nil: nobody may
 }
 
 // Control changes how the broker runs, until its next start. Any goroutine.
@@ -60,6 +61,12 @@ type Control interface {
 type Resources struct {
 	MemoryLimit, DiskFreeLimit int64 // bytes, 0: none
 	MemoryAlarm, DiskAlarm     bool
+}
+
+// SpanStats are what became of spans since the start.
+type SpanStats struct {
+	Exported, Dropped, Failures uint64 // Failures are requests to the collector
+	Waiting                     int    // bytes
 }
 
 // Bounds of a request, felt by its sender.

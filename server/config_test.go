@@ -47,8 +47,15 @@ var samples = map[string]struct {
 	"default-user":     {good: []sample{{"me", ""}, {"ü=#", ""}}, bad: []sample{{"", "empty"}}},
 	"default-pass":     {good: []sample{{"secret", ""}, {"\"\\\t", ""}}, bad: []sample{{"", "empty"}}},
 	"loopback-users":   {good: []sample{{"", ""}, {"a,b", ""}, {"a", ""}}},
-	"log-level":        {good: []sample{{"debug", ""}, {"warn,amqp=trace", ""}}, bad: []sample{{"loud", `"loud"`}, {"", "none of"}, {"info,amqp=", "none of"}, {"info,ampq=debug", `log module "ampq" is none of amqp, broker, fire, http, loop`}}},
-	"log-format":       {good: []sample{{"json", ""}, {"text", ""}}, bad: []sample{{"xml", "neither text nor json"}}},
+	"tracing-endpoint": {good: []sample{{"http://localhost:4318", ""}, {"https://[::1]:4318/v1/traces", ""}}, bad: []sample{{"localhost:4318", "not a URL"}, {"ftp://a", "not a URL"}, {"http://", "not a URL"}, {"http://u:p@a", "without user and password"}}},
+	"tracing-sample-ratio": {good: []sample{{"0.25", ""}, {"1", ""}, {"0", ""}, {"1e-3", ""}},
+		bad: []sample{{"2", "between 0 and 1"}, {"-0.1", "between 0 and 1"}, {"NaN", "between 0 and 1"}, {"", "between 0 and 1"}}},
+	"tracing-service-name": {good: []sample{{"orders-broker", ""}, {"b", ""}}, bad: []sample{{"", "empty"}}},
+	"tracing-timeout":      {good: []sample{{"1500ms", ""}, {"5", ""}}, bad: []sample{{"0", "not between"}, {"x", "neither seconds"}}},
+	"tracing-headers": {good: []sample{{"authorization=Bearer%20abc", ""}, {"a=1,b=2%2c3", ""}, {"", ""}},
+		bad: []sample{{"hunter 2", "not headers"}, {"a b=c", "not headers"}, {"= c d", "not headers"}, {"a=%zz b", "not headers"}, {"a=%0d%0ab: c", "not headers"}}},
+	"log-level":  {good: []sample{{"debug", ""}, {"warn,amqp=trace", ""}}, bad: []sample{{"loud", `"loud"`}, {"", "none of"}, {"info,amqp=", "none of"}, {"info,ampq=debug", `log module "ampq" is none of amqp, broker, fire, http, loop, tracing`}}},
+	"log-format": {good: []sample{{"json", ""}, {"text", ""}}, bad: []sample{{"xml", "neither text nor json"}}},
 }
 
 // companions are the flags without which a setting is refused.
