@@ -101,6 +101,7 @@ var testArrows = map[string][]string{
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
 	"mgmt":                 {"server"}, // a whole broker
+	"tracing":              {"sdk/go", "server"},
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
