@@ -219,9 +219,10 @@ func appendTraceParent(dst []byte, trace TraceID, parent SpanID) []byte {
 	return append(dst, "-01"...)
 }
 
+// newTraceID is random but for its last bit, by which it is not zero.
 func newTraceID() (id TraceID) {
-	binary.NativeEndian.PutUint64(id[:], rand.Uint64())
-	binary.NativeEndian.PutUint64(id[8:], rand.Uint64()|1)
+	binary.BigEndian.PutUint64(id[:], rand.Uint64())
+	binary.BigEndian.PutUint64(id[8:], rand.Uint64()|1)
 	return id
 }
 
