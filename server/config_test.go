@@ -533,3 +533,54 @@ func TestResolveJoinsErrors(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// OpenTelemetry's variables count where nothing else gives a setting, and not when they ask for no export or for
+// another protocol.
+func TestStandardVariables(t *testing.T) {
+	all := []string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector:4318/base/", "OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%2Cb, x=1", "OTEL_EXPORTER_OTLP_TIMEOUT", "1500",
+		"OTEL_SERVICE_NAME", "orders", "OTEL_TRACES_SAMPLER", "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG", "0.5",
+	}
+	show := func(o Tracing) string {
+		return fmt.Sprint(o.Endpoint, " ", o.SampleRatio, " ", o.Service, " ", o.Timeout, " ", o.Headers)
+	}
+	const off = " 0 firemq 10s map[]"
+	for name, c := range map[string]struct {
+		env   []string // comes before all
+		flags map[string]string
+		want  string
+	}{
+		"all":                 {nil, nil, "https://collector:4318/base/v1/traces 0.5 orders 1.5s map[Api-Key:[a,b] X:[1]]"},
+		"of traces":           {[]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://a/x", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "7", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "h=1"}, nil, "http://a/x 0.5 orders 7ms map[H:[1]]"},
+		"the settings' own":   {[]string{"FIREMQ_TRACING_SERVICE_NAME", "b"}, map[string]string{"tracing-endpoint": "http://c", "tracing-headers": ""}, "http://c/v1/traces 0.5 b 1.5s map[]"},
+		"disabled":            {[]string{"OTEL_SDK_DISABLED", "true"}, nil, off},
+		"another exporter":    {[]string{"OTEL_TRACES_EXPORTER", "none"}, nil, off},
+		"another protocol":    {[]string{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}, nil, off},
+		"the same protocol":   {[]string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_TRACES_EXPORTER", "otlp"}, nil, "https://collector:4318/base/v1/traces 0.5 orders 1.5s map[Api-Key:[a,b] X:[1]]"},
+		"a sampler of others": {[]string{"OTEL_TRACES_SAMPLER", "jaeger_remote"}, nil, "https://collector:4318/base/v1/traces 0 orders 1.5s map[Api-Key:[a,b] X:[1]]"},
+	} {
+		got, err := Resolve(Sources{Env: environment(append(c.env, all...)...), Flags: c.flags})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := show(got.Options.Tracing); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+	file := settingsFile(t, "[tracing]", `endpoint = "http://file"`, "sample_ratio = 0.125", `headers = ["secret=hunter2"]`)
+	c, err := Resolve(Sources{Env: environment(all...), File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := c.Text()
+	for _, want := range []string{`endpoint = "http://file"`, file + ":2\n", "sample_ratio = 0.125", `service_name = "orders"`, "# OTEL_SERVICE_NAME\n", `headers = ["` + hidden + `"]`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	_, err = Resolve(Sources{Env: environment("OTEL_EXPORTER_OTLP_HEADERS", "hunter2")})
+	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "environment variable OTEL_EXPORTER_OTLP_HEADERS") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -281,7 +281,7 @@ func parseHeartbeat(s string) (time.Duration, error) {
 // tracesPath is where an OTLP collector takes spans.
 const tracesPath = "/v1/traces"
 
-// parseEndpoint reads the URL of a collector. The errors do not show it: it may hold a password.
+// parseEndpoint reads the URL of a collector.
 func parseEndpoint(s string) (string, error) {
 	if s == "" {
 		return "", nil

@@ -3,8 +3,10 @@ package tracing_test
 import (
 	"encoding/hex"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"reflect"
 	"strings"
 	"testing"
@@ -516,4 +518,32 @@ func TestRatio(t *testing.T) {
 		}
 	}
 	orderly(t, c)
+}
+
+// Prometheus sees what became of the spans.
+func TestMetrics(t *testing.T) {
+	c := collect(t)
+	s, stop := c.start(server.Options{HTTP: "127.0.0.1:0"})
+	defer stop()
+	ch := dial(t, s)
+	declare(t, ch, "q", nil)
+	confirmed(t, ch, "", "q", amqp.Publishing{Headers: amqp.Table{"traceparent": newProducer().header("01")}})
+	c.until(func(_, spans int) bool { return spans == 2 })
+	metrics := ""
+	until(t, func() bool {
+		req, err := http.NewRequestWithContext(within(t), "GET", "http://"+s.HTTPAddr().String()+"/metrics", nil)
+		must(t, err)
+		resp, err := http.DefaultClient.Do(req)
+		must(t, err)
+		body, err := io.ReadAll(resp.Body)
+		must(t, err)
+		resp.Body.Close()
+		metrics = string(body)
+		return strings.Contains(metrics, "\nfiremq_trace_spans_exported_total 2\n")
+	})
+	for _, line := range []string{"firemq_trace_spans_dropped_total 0", "firemq_trace_export_failures_total 0", "firemq_trace_spans_waiting_bytes "} {
+		if !strings.Contains(metrics, "\n"+line) {
+			t.Errorf("%q is not in\n%s", line, metrics)
+		}
+	}
 }
