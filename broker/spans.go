@@ -86,6 +86,7 @@ const (
 	maxTrail            = 1 << 20  // bytes of spans that a turn collects; more are dropped
 	keptTrail           = 64 << 10 // bytes that it keeps room for
 	maxTracedDeliveries = 1 << 16  // deliveries of the broker whose settlement is waited for; more get no span of it
+	maxTraceState       = 512      // octets that W3C Trace Context asks for (3.3.1.5); spans leave out a longer one
 )
 
 const (
@@ -169,8 +170,10 @@ func (t *turn) context(m *message.Message) (c spanContext, known bool) {
 	v, _ := x.contexts.Get(headerTraceParent)
 	trace, parent, sampled, known := parseTraceParent(v.Str)
 	if sampled {
-		state, _ := x.contexts.Get(headerTraceState)
-		c = spanContext{trace, parent, state.Str}
+		c.trace, c.parent = trace, parent
+		if state, _ := x.contexts.Get(headerTraceState); len(state.Str) <= maxTraceState {
+			c.state = state.Str
+		}
 	}
 	clear(x.contexts)
 	x.contexts = kept(x.contexts)

@@ -35,12 +35,12 @@ type Options struct {
 	// its own: Close leaves it alone, and Wait waits for it.
 	Fire fasthttp.RequestHandler
 
-	Node      string                   // the node's name: "firemq@" and the host's
-	Data      string                   // data directory; "": everything is in memory
-	Listeners func() []Listener        // the broker's ports beside this one; nil: none
-	Resources func() Resources         // limits and alarms; nil: none
-	Spans     func() (SpanStats, bool) // the export of spans, false: there is none; nil likewise
-	Control   Control                  // changes how the broker runs; nil: nobody may
+	Node      string            // the node's name: "firemq@" and the host's
+	Data      string            // data directory; "": everything is in memory
+	Listeners func() []Listener // the broker's ports beside this one; nil: none
+	Resources func() Resources  // limits and alarms; nil: none
+	Spans     func() SpanStats  // what became of spans; nil: there are none
+	Control   Control           // changes how the broker runs; nil: nobody may
 }
 
 // Control changes how the broker runs, until its next start. Any goroutine.

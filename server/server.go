@@ -259,12 +259,11 @@ func (s *Server) trace() {
 }
 
 // spanStats are what the metrics show of the export.
-func (s *Server) spanStats() (st mgmt.SpanStats, on bool) {
+func (s *Server) spanStats() mgmt.SpanStats {
 	if s.spans == nil {
-		return st, false
+		return mgmt.SpanStats{}
 	}
-	x := s.spans.Stats()
-	return mgmt.SpanStats{Exported: x.Exported, Dropped: x.Dropped, Failures: x.Failures, Waiting: x.Waiting}, true
+	return mgmt.SpanStats(s.spans.Stats())
 }
 
 // importFile loads the definitions of Options.Import and waits until they are on disk. It comes before the first

@@ -411,6 +411,7 @@ func TestProtocols(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	p, r := newProducer(), newProducer()
+	long := strings.Repeat("x", 600)
 	requests, err := f.Subscribe(within(t), "q", fire.SubscribeOptions{})
 	must(t, err)
 	replies := consume(t, ch, "amq.rabbitmq.reply-to", true)
@@ -424,13 +425,16 @@ func TestProtocols(t *testing.T) {
 	}
 	props, err := d.Properties()
 	must(t, err)
-	must(t, f.Publish(within(t), fire.Message{Key: props.ReplyTo, Headers: map[string]any{"traceparent": r.header("01")}}))
+	must(t, f.Publish(within(t), fire.Message{Key: props.ReplyTo, Headers: map[string]any{"traceparent": r.header("01"), "tracestate": "a=" + long}}))
 	must(t, d.Ack())
 	if got := next(t, replies).Headers["traceparent"]; got != r.header("01") {
 		t.Errorf("the reply came with %v", got)
 	}
 	must(t, f.Close())
 	stop()
+	if s := c.named("publish amq.default")[1]; s.trace != r.trace || s.TraceState != "" {
+		t.Errorf("%v", s.Span)
+	}
 	for name, want := range map[string]producer{
 		"enqueue q": p, "deliver q": p, "ack q": p, "enqueue amq.rabbitmq.reply-to": r, "deliver amq.rabbitmq.reply-to": r,
 	} {
