@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,8 @@ type Options struct {
 	Codecs map[message.Encoding]message.Codec
 
 	Node string // the broker's name, for the firehose
+
+	Tracer Tracer // gets the spans of messages; nil: there are none
 
 	// LoopbackUsers may log in from this machine only.
 	LoopbackUsers []string
@@ -127,6 +130,10 @@ type Broker struct {
 	usage  map[string]*usage  // by user; guarded by connMu
 	closed bool               // guarded by connMu
 	empty  chan struct{}      // closed when the last connection of a closed broker ends
+
+	// tracedDeliveries is how many channels keep for their settlement. Any goroutine.
+	tracedDeliveries atomic.Int64
+	spanSalt         uint64 // of this run; immutable
 
 	counters Counters
 	census   census
@@ -240,6 +247,9 @@ func prepare(o Options) *Broker {
 	}
 	for enc, c := range o.Codecs {
 		b.codecs[enc] = c
+	}
+	if o.Tracer != nil {
+		b.spanSalt = mathrand.Uint64()
 	}
 	b.users.SetLoopbackUsers(o.LoopbackUsers...)
 	b.allowance.Store(Unlimited)

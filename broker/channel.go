@@ -49,7 +49,8 @@ type Channel struct {
 	out      Delivery
 	stats    MessageStats
 	mode     Mode
-	shown    uint32 // prefetch, as inspection shows it
+	shown    uint32                    // prefetch, as inspection shows it
+	traced   map[uint64]tracedDelivery // by tag; nil while there are none
 
 	byTag map[string]*Consumer // its consumers; guarded by conn.mu
 
@@ -287,7 +288,8 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		return
 	}
 	redelivered := uint64(0)
-	unsent, traced := false, ch.conn.vhost.traced.Load() && !q.replies
+	unsent, tapped := false, ch.conn.vhost.traced.Load() && !q.replies
+	traced := t.b.opt.Tracer != nil
 	d := &ch.out
 	d.Consumer = c
 	for i := range c.pending {
@@ -298,8 +300,11 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 			redelivered++
 		}
 		ch.sink.Deliver(d)
-		if traced && !d.Unsent {
+		if tapped && !d.Unsent {
 			t.tapOut(ch, q, e.Msg, e.Redelivered)
+		}
+		if traced && !d.Unsent {
+			ch.delivered(t, q, d, e.Seq, e.Journaled, !c.NoAck)
 		}
 		if q.replies && !c.Credited {
 			ch.nextTag-- // like RabbitMQ: over AMQP a reply takes no tag, it shows the next one
@@ -393,6 +398,9 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	d.Tag, d.Consumer, d.Redelivered, d.Count, d.Msg, d.Unsent = ch.nextTag, nil, entry.Redelivered, q.count(&entry), entry.Msg, false
 	strays := false
 	send(d, q.sm.Len())
+	if c.b.opt.Tracer != nil && !d.Unsent {
+		ch.delivered(t, q, d, entry.Seq, entry.Journaled, !noAck)
+	}
 	d.Msg = nil
 	if !d.Unsent && c.vhost.traced.Load() {
 		t.tapOut(ch, q, entry.Msg, entry.Redelivered)

@@ -121,7 +121,14 @@ func (t *turn) deadLetter(d *deadItem, s *policy.Settings) {
 	a.HasHeaders, a.Expiration, a.Delay = true, -1, 0
 	out := message.NewBlind(a, []byte(exchange), keys[0], blind, props, len(m.Body()))
 	copy(out.Body(), m.Body())
+	var span Span
+	if b.opt.Tracer != nil {
+		span = t.beginDeadLetter(d)
+	}
 	b.enqueue(t, []publish{{msg: out, queues: kept, dead: true}})
+	if b.opt.Tracer != nil {
+		t.endDeadLetter(&span, []byte(exchange), keys[0], len(m.Body()))
+	}
 }
 
 // decoded is a message whose properties are, as route.Message.

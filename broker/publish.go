@@ -208,17 +208,26 @@ func (ch *Channel) flush() {
 
 // publish enqueues a batch, run by run: neighbours with the same route share the locks.
 func (ch *Channel) publish(t *turn, pubs []publish) {
+	traced := t.b.opt.Tracer != nil
 	for i := 0; i < len(pubs); {
 		j := i + 1
 		for j < len(pubs) && sameRoute(&pubs[i], &pubs[j]) {
 			j++
 		}
+		if traced {
+			ch.beginSpans(t, pubs[i:j])
+		}
 		ch.received(pubs[i:j])
+		var refused []refusal
 		if len(pubs[i].queues) == 0 {
 			ch.unroutable(t, pubs[i:j])
 		} else {
 			pos := ch.conn.b.enqueue(t, pubs[i:j])
 			ch.promise(t, pubs[i:j], pos)
+			refused = t.refused
+		}
+		if traced {
+			ch.endSpans(t, pubs[i:j], refused)
 		}
 		i = j
 	}
@@ -267,6 +276,11 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	for i := range pubs {
 		pubs[i].msg.Taken = t.now
 	}
+	traced := b.opt.Tracer != nil
+	joined := traced && len(t.trailOf().run) == 0
+	if joined {
+		t.join(pubs)
+	}
 	journaled := 0
 	for _, q := range queues {
 		var keys []dedup.Key
@@ -307,6 +321,9 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 				q.window.Add(keys[i], o, t.now)
 			}
 			q.stats.Publish++
+			if traced {
+				q.enqueued(t, i, m, e.Seq, durable)
+			}
 			if !durable {
 				transient = true
 				continue
@@ -357,6 +374,9 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	}
 	if t.batch != nil {
 		t.batch.original = max(t.batch.original, t.original)
+	}
+	if joined {
+		t.trail.forget()
 	}
 	for i := range pubs {
 		pubs[i].msg.Release()

@@ -179,6 +179,9 @@ func (ch *Channel) finish(now int) {
 func (ch *Channel) conclude(t *turn, s *slot, verb Verb, requeue bool) {
 	q := s.q
 	ch.unreserve(s.c)
+	if t.b.tracedDeliveries.Load() > 0 {
+		ch.concluded(t, s, verb, requeue)
+	}
 	switch {
 	case q.deleted:
 		q.settle(t, &s.e)

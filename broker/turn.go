@@ -24,6 +24,7 @@ type turn struct {
 	doomed  []*Queue           // auto-delete queues that lost their last consumer
 	taps    []tap              // deliveries to copy to the firehose
 	paged   []*message.Message // left to the journal, to be released
+	trail   *trail             // nil without a Tracer
 
 	// Scratch of deliver: who gets something, and what; the lists are lent to consumers for that long, so
 	// that no queue and no consumer keeps one.
@@ -159,6 +160,9 @@ func (t *turn) end() {
 		t.dirty[i] = nil
 	}
 	t.dirty = t.dirty[:0]
+	if t.trail != nil {
+		t.trail.handOver(t.b.opt.Tracer)
+	}
 	t.now = 0
 }
 

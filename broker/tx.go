@@ -119,14 +119,22 @@ func (ch *Channel) TxCommit() *Error {
 		for j < len(tx.pubs) && j-i < maxPublishBatch && sameRoute(&tx.pubs[i], &tx.pubs[j]) {
 			j++
 		}
+		if b.opt.Tracer != nil {
+			ch.beginSpans(t, tx.pubs[i:j])
+		}
 		ch.received(tx.pubs[i:j])
+		var refused []refusal
 		if allGone(tx.pubs[i].queues) {
 			ch.unroutable(t, tx.pubs[i:j])
 		} else {
 			b.enqueue(t, tx.pubs[i:j])
+			refused = t.refused
 			for _, r := range t.refused {
 				partial = partial || r.why != taken
 			}
+		}
+		if b.opt.Tracer != nil {
+			ch.endSpans(t, tx.pubs[i:j], refused)
 		}
 		i = j
 	}

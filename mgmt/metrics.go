@@ -493,6 +493,13 @@ func (s *Server) writeOwn(e *exposition) {
 	c := s.opt.Broker.Counters()
 	e.one("firemq_firehose_messages_total", "counter", "Messages copied to amq.rabbitmq.trace", int64(c.Traced.Load()))
 	e.one("firemq_firehose_messages_dropped_total", "counter", "Messages of traced vhosts that were not copied because of an alarm", int64(c.TraceDropped.Load()))
+	if s.opt.Spans != nil {
+		x := s.opt.Spans()
+		e.one("firemq_trace_spans_exported_total", "counter", "Spans that the collector took", int64(x.Exported))
+		e.one("firemq_trace_spans_dropped_total", "counter", "Spans that were not exported: no room was left for them, or the collector did not take them", int64(x.Dropped))
+		e.one("firemq_trace_export_failures_total", "counter", "Requests to the collector that failed", int64(x.Failures))
+		e.one("firemq_trace_spans_waiting_bytes", "gauge", "Spans that wait to be exported", int64(x.Waiting))
+	}
 	metrics.WriteProcessMetrics(e)
 }
 

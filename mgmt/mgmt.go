@@ -39,6 +39,7 @@ type Options struct {
 	Data      string            // data directory; "": everything is in memory
 	Listeners func() []Listener // the broker's ports beside this one; nil: none
 	Resources func() Resources  // limits and alarms; nil: none
+	Spans     func() SpanStats  // what became of spans; nil: there are none
 	Control   Control           // changes how the broker runs; nil: nobody may
 }
 
@@ -60,6 +61,12 @@ type Control interface {
 type Resources struct {
 	MemoryLimit, DiskFreeLimit int64 // bytes, 0: none
 	MemoryAlarm, DiskAlarm     bool
+}
+
+// SpanStats are what became of spans since the start.
+type SpanStats struct {
+	Exported, Dropped, Failures uint64 // Failures are requests to the collector
+	Waiting                     int    // bytes
 }
 
 // Bounds of a request, felt by its sender.

@@ -1,10 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -27,9 +29,16 @@ type Setting struct {
 	Live    bool   // a reload changes it while the broker runs
 	Secret  bool   // not shown
 
-	kind  kind
-	auto  string                             // of a TLS listener: its port when there is a certificate
-	apply func(c *Config, text string) error // checks text and stores it
+	kind     kind
+	auto     string                             // of a TLS listener: its port when there is a certificate
+	standard []standard                         // OpenTelemetry's variables for it, in the order in which they count
+	apply    func(c *Config, text string) error // checks text and stores it
+}
+
+// standard is an environment variable of OpenTelemetry's, which counts when nothing else gives the setting.
+type standard struct {
+	name  string
+	value func(string) string // makes the setting's value of it; nil: it is one
 }
 
 // Env is the setting's environment variable.
@@ -181,8 +190,44 @@ var table = []Setting{
 	},
 
 	{
+		Flag: "tracing-endpoint", Section: "tracing", Key: "endpoint", Default: "", Arg: "url", kind: text,
+		Help:  "OpenTelemetry collector that gets the spans of messages, by OTLP over HTTP: http://host:4318, without a path /v1/traces is meant; empty: nothing is traced",
+		apply: field(func(c *Config) *string { return &c.Options.Tracing.Endpoint }, parseEndpoint),
+		standard: []standard{
+			{name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"},
+			{"OTEL_EXPORTER_OTLP_ENDPOINT", func(s string) string { return strings.TrimSuffix(s, "/") + tracesPath }},
+		},
+	},
+	{
+		Flag: "tracing-sample-ratio", Section: "tracing", Key: "sample_ratio", Default: "0", Arg: "ratio", kind: fraction,
+		Help:     "part of the messages without a traceparent that are traced, 0 to 1; those with one say it themselves",
+		apply:    field(func(c *Config) *float64 { return &c.Options.Tracing.SampleRatio }, parseRatio),
+		standard: []standard{{name: samplerArg}},
+	},
+	{
+		Flag: "tracing-service-name", Section: "tracing", Key: "service_name", Default: "firemq", Arg: "name", kind: text,
+		Help:     "the broker's service.name in spans",
+		apply:    field(func(c *Config) *string { return &c.Options.Tracing.Service }, notEmpty("name the service")),
+		standard: []standard{{name: "OTEL_SERVICE_NAME"}},
+	},
+	{
+		Flag: "tracing-timeout", Section: "tracing", Key: "timeout", Default: "10s", Arg: "duration", kind: duration,
+		Help:  "time the collector has for a request",
+		apply: field(func(c *Config) *time.Duration { return &c.Options.Tracing.Timeout }, durationWithin(time.Millisecond, time.Hour)),
+		standard: []standard{
+			{"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", milliseconds}, {"OTEL_EXPORTER_OTLP_TIMEOUT", milliseconds},
+		},
+	},
+	{
+		Flag: "tracing-headers", Section: "tracing", Key: "headers", Default: "", Arg: "headers", kind: list, Secret: true,
+		Help:     "comma-separated headers of requests to the collector, name=value, where a value may be percent-encoded",
+		apply:    field(func(c *Config) *http.Header { return &c.Options.Tracing.Headers }, parseHeaders),
+		standard: []standard{{name: "OTEL_EXPORTER_OTLP_TRACES_HEADERS"}, {name: "OTEL_EXPORTER_OTLP_HEADERS"}},
+	},
+
+	{
 		Flag: "log-level", Section: "log", Key: "level", Default: "info", Arg: "level", kind: text, Live: true,
-		Help:  "log level: trace, debug, info, warn, error or off; also by module (amqp, broker, fire, http, loop): info,amqp=debug",
+		Help:  "log level: trace, debug, info, warn, error or off; also by module (amqp, broker, fire, http, loop, tracing): info,amqp=debug",
 		apply: field(func(c *Config) *LogLevels { return &c.LogLevels }, ParseLogLevels),
 	},
 	{
@@ -213,7 +258,8 @@ type Config struct {
 type given struct {
 	text   string
 	source source
-	line   int // of the file
+	line   int    // of the file
+	name   string // byStandard: the variable
 }
 
 // source is where a value comes from; the greater one wins.
@@ -221,6 +267,7 @@ type source uint8
 
 const (
 	byDefault source = iota
+	byStandard
 	byFile
 	byDev
 	byEnv
@@ -252,6 +299,9 @@ func Resolve(from Sources) (*Config, error) {
 	for i := range table {
 		s := &table[i]
 		v := &c.values[i]
+		if v.source == byDefault && from.Env != nil {
+			c.readStandard(i, from.Env)
+		}
 		if text, ok := development[s.Flag]; ok && from.Dev {
 			*v = given{text: text, source: byDev}
 		}
@@ -276,6 +326,31 @@ func Resolve(from Sources) (*Config, error) {
 		return nil, errors.Join(errs...)
 	}
 	return c, nil
+}
+
+const samplerArg = "OTEL_TRACES_SAMPLER_ARG"
+
+// readStandard takes a value from OpenTelemetry's variables, unless they say that there is to be no export, or one
+// that is not by HTTP.
+func (c *Config) readStandard(i int, env func(string) (string, bool)) {
+	get := func(name string) string { s, _ := env(name); return s }
+	protocol := cmp.Or(get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), get("OTEL_EXPORTER_OTLP_PROTOCOL"))
+	exporter := get("OTEL_TRACES_EXPORTER")
+	if get("OTEL_SDK_DISABLED") == "true" || exporter != "" && exporter != "otlp" || protocol == "grpc" {
+		return
+	}
+	for _, s := range table[i].standard {
+		text := get(s.name)
+		// The argument is a ratio for the samplers of that name alone.
+		if text == "" || s.name == samplerArg && !strings.HasSuffix(get("OTEL_TRACES_SAMPLER"), "traceidratio") {
+			continue
+		}
+		if s.value != nil {
+			text = s.value(text)
+		}
+		c.values[i] = given{text: text, source: byStandard, name: s.name}
+		return
+	}
 }
 
 // CheckFile reads a settings file alone, without environment and flags.
@@ -316,6 +391,8 @@ func (c *Config) place(i int) string {
 		return fmt.Sprintf("--%s %q", s.Flag, text)
 	case byEnv:
 		return fmt.Sprintf("environment variable %s=%q", s.Env(), text)
+	case byStandard:
+		return fmt.Sprintf("environment variable %s=%q", v.name, text)
 	case byFile:
 		return fmt.Sprintf("%s:%d: %s = %s", c.File, v.line, s.Name(), s.kind.toml(text))
 	}

@@ -47,8 +47,15 @@ var samples = map[string]struct {
 	"default-user":     {good: []sample{{"me", ""}, {"ü=#", ""}}, bad: []sample{{"", "empty"}}},
 	"default-pass":     {good: []sample{{"secret", ""}, {"\"\\\t", ""}}, bad: []sample{{"", "empty"}}},
 	"loopback-users":   {good: []sample{{"", ""}, {"a,b", ""}, {"a", ""}}},
-	"log-level":        {good: []sample{{"debug", ""}, {"warn,amqp=trace", ""}}, bad: []sample{{"loud", `"loud"`}, {"", "none of"}, {"info,amqp=", "none of"}, {"info,ampq=debug", `log module "ampq" is none of amqp, broker, fire, http, loop`}}},
-	"log-format":       {good: []sample{{"json", ""}, {"text", ""}}, bad: []sample{{"xml", "neither text nor json"}}},
+	"tracing-endpoint": {good: []sample{{"http://localhost:4318", ""}, {"https://[::1]:4318/v1/traces", ""}}, bad: []sample{{"localhost:4318", "not a URL"}, {"ftp://a", "not a URL"}, {"http://", "not a URL"}, {"http://u:p@a", "without user and password"}}},
+	"tracing-sample-ratio": {good: []sample{{"0.25", ""}, {"1", ""}, {"0", ""}, {"1e-3", ""}},
+		bad: []sample{{"2", "between 0 and 1"}, {"-0.1", "between 0 and 1"}, {"NaN", "between 0 and 1"}, {"", "between 0 and 1"}}},
+	"tracing-service-name": {good: []sample{{"orders-broker", ""}, {"b", ""}}, bad: []sample{{"", "empty"}}},
+	"tracing-timeout":      {good: []sample{{"1500ms", ""}, {"5", ""}}, bad: []sample{{"0", "not between"}, {"x", "neither seconds"}}},
+	"tracing-headers": {good: []sample{{"authorization=Bearer%20abc", ""}, {"a=1,b=2%2c3", ""}, {"", ""}},
+		bad: []sample{{"hunter 2", "not headers"}, {"a b=c", "not headers"}, {"= c d", "not headers"}, {"a=%zz b", "not headers"}, {"a=%0d%0ab: c", "not headers"}}},
+	"log-level":  {good: []sample{{"debug", ""}, {"warn,amqp=trace", ""}}, bad: []sample{{"loud", `"loud"`}, {"", "none of"}, {"info,amqp=", "none of"}, {"info,ampq=debug", `log module "ampq" is none of amqp, broker, fire, http, loop, tracing`}}},
+	"log-format": {good: []sample{{"json", ""}, {"text", ""}}, bad: []sample{{"xml", "neither text nor json"}}},
 }
 
 // companions are the flags without which a setting is refused.
@@ -524,5 +531,56 @@ func TestResolveJoinsErrors(t *testing.T) {
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) || len(joined.Unwrap()) != 2 {
 		t.Errorf("%v", err)
+	}
+}
+
+// OpenTelemetry's variables count where nothing else gives a setting, and not when they ask for no export or for
+// another protocol.
+func TestStandardVariables(t *testing.T) {
+	all := []string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector:4318/base/", "OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%2Cb, x=1", "OTEL_EXPORTER_OTLP_TIMEOUT", "1500",
+		"OTEL_SERVICE_NAME", "orders", "OTEL_TRACES_SAMPLER", "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG", "0.5",
+	}
+	show := func(o Tracing) string {
+		return fmt.Sprint(o.Endpoint, " ", o.SampleRatio, " ", o.Service, " ", o.Timeout, " ", o.Headers)
+	}
+	const off = " 0 firemq 10s map[]"
+	for name, c := range map[string]struct {
+		env   []string // comes before all
+		flags map[string]string
+		want  string
+	}{
+		"all":                 {nil, nil, "https://collector:4318/base/v1/traces 0.5 orders 1.5s map[Api-Key:[a,b] X:[1]]"},
+		"of traces":           {[]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://a/x", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "7", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "h=1"}, nil, "http://a/x 0.5 orders 7ms map[H:[1]]"},
+		"the settings' own":   {[]string{"FIREMQ_TRACING_SERVICE_NAME", "b"}, map[string]string{"tracing-endpoint": "http://c", "tracing-headers": ""}, "http://c/v1/traces 0.5 b 1.5s map[]"},
+		"disabled":            {[]string{"OTEL_SDK_DISABLED", "true"}, nil, off},
+		"another exporter":    {[]string{"OTEL_TRACES_EXPORTER", "none"}, nil, off},
+		"another protocol":    {[]string{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}, nil, off},
+		"the same protocol":   {[]string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_TRACES_EXPORTER", "otlp"}, nil, "https://collector:4318/base/v1/traces 0.5 orders 1.5s map[Api-Key:[a,b] X:[1]]"},
+		"a sampler of others": {[]string{"OTEL_TRACES_SAMPLER", "jaeger_remote"}, nil, "https://collector:4318/base/v1/traces 0 orders 1.5s map[Api-Key:[a,b] X:[1]]"},
+	} {
+		got, err := Resolve(Sources{Env: environment(append(c.env, all...)...), Flags: c.flags})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := show(got.Options.Tracing); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+	file := settingsFile(t, "[tracing]", `endpoint = "http://file"`, "sample_ratio = 0.125", `headers = ["secret=hunter2"]`)
+	c, err := Resolve(Sources{Env: environment(all...), File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := c.Text()
+	for _, want := range []string{`endpoint = "http://file"`, file + ":2\n", "sample_ratio = 0.125", `service_name = "orders"`, "# OTEL_SERVICE_NAME\n", `headers = ["` + hidden + `"]`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	_, err = Resolve(Sources{Env: environment("OTEL_EXPORTER_OTLP_HEADERS", "hunter2")})
+	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "environment variable OTEL_EXPORTER_OTLP_HEADERS") {
+		t.Errorf("error %v", err)
 	}
 }

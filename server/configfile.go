@@ -83,7 +83,8 @@ func scalar(k kind, v *unstable.Node) (string, error) {
 		return value, nil
 	case v.Kind == unstable.Bool && k == boolean:
 		return value, nil
-	case v.Kind == unstable.Integer && (k == listener || k == size || k == count || k == duration):
+	case v.Kind == unstable.Integer && (k == listener || k == size || k == count || k == duration || k == fraction),
+		v.Kind == unstable.Float && k == fraction:
 		return strings.ReplaceAll(value, "_", ""), nil
 	case v.Kind == unstable.Array && k == list:
 		var items []string
@@ -102,6 +103,7 @@ func scalar(k kind, v *unstable.Node) (string, error) {
 	want := map[kind]string{
 		text: "a string", boolean: "true or false", listener: `"host:port", a port or "off"`, size: `a size such as "512MB"`,
 		count: "a whole number", duration: `seconds or a duration such as "1m30s"`, list: "an array of strings",
+		fraction: "a number",
 	}
 	return "", fmt.Errorf("wants %s", want[k])
 }
@@ -249,6 +251,8 @@ func (c *Config) origin(i int) string {
 		return "--" + s.Flag
 	case byDev:
 		return "--dev"
+	case byStandard:
+		return v.name
 	case byEnv:
 		return s.Env()
 	case byFile:

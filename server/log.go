@@ -16,7 +16,7 @@ import (
 const moduleKey = "module"
 
 // modules are the parts of the broker that log under a name of their own; a filter may name them.
-var modules = []string{"amqp", "broker", "fire", "http", "loop"}
+var modules = []string{"amqp", "broker", "fire", "http", "loop", "tracing"}
 
 // LogLevels say from which level on something is logged: "info", or with filters for modules
 // "info,amqp=debug". Immutable.

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -28,6 +29,7 @@ import (
 	"github.com/firemq/firemq/mgmt"
 	"github.com/firemq/firemq/session/amqp"
 	"github.com/firemq/firemq/session/fmq1"
+	"github.com/firemq/firemq/tracing"
 )
 
 // Options configure a Server. The zero value of a field is its documented default, except the
@@ -76,16 +78,27 @@ type Options struct {
 	Heartbeat        time.Duration // whole seconds; negative: none is offered
 	HandshakeTimeout time.Duration
 
+	Tracing Tracing // the export of spans
+
 	// OnStop is called when an administrator stops the broker over the API; whoever has started it shuts it down.
 	// nil: that is refused. It must not wait.
 	OnStop func()
 
-	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop; nil: discarded.
+	// Log gets the log, with the part it comes from as "module": amqp, broker, fire, http, loop, tracing; nil: discarded.
 	Log     *slog.Logger
 	Version string // shown to clients and operators
 	// OnReplay is told how far the recovery is, some times a second: the bytes of the journal that are
 	// read, of those that are to be, and the records in them.
 	OnReplay func(read, of, records int64)
+}
+
+// Tracing says where the spans of messages go. The zero value is nowhere.
+type Tracing struct {
+	Endpoint    string        // of an OpenTelemetry collector, http://localhost:4318/v1/traces; "": nothing is traced
+	SampleRatio float64       // of the messages that bring no context of their own
+	Service     string        // service.name; "": firemq
+	Timeout     time.Duration // of a request; 0: 10 s
+	Headers     http.Header   // of every request
 }
 
 // Recovery says what the start found on disk.
@@ -104,8 +117,9 @@ type Server struct {
 	http     *mgmt.Server
 	lock     io.Closer
 	saver    *saver
-	certs    *certificates // nil: no TLS
-	tls      *tls.Config   // of certs
+	spans    *tracing.Exporter // nil: nothing is traced
+	certs    *certificates     // nil: no TLS
+	tls      *tls.Config       // of certs
 	recovery Recovery
 	alarms   *alarms // nil before the broker is open
 
@@ -194,6 +208,9 @@ func (s *Server) open() error {
 	o.OnChange = s.saver.changed
 	alarms := newAlarms(s.log, systemProbe(), s.opt.MemoryLimit, s.opt.DiskFreeLimit, diskDir)
 	o.OnStall, o.OnGrowth = alarms.stalled, alarms.poke
+	if s.trace(); s.spans != nil {
+		o.Tracer = s.spans
+	}
 	b, rec, err := broker.Open(o)
 	if err != nil {
 		return fmt.Errorf("recover %s: %w", s.opt.Data, err)
@@ -221,6 +238,32 @@ func (s *Server) open() error {
 		}
 	}
 	return nil
+}
+
+// trace starts the export of spans, if there is somebody to send them to.
+func (s *Server) trace() {
+	t := s.opt.Tracing
+	if t.Endpoint == "" {
+		return
+	}
+	if t.Service == "" {
+		t.Service = "firemq"
+	}
+	if t.Timeout == 0 {
+		t.Timeout = 10 * time.Second
+	}
+	s.spans = tracing.New(tracing.Options{
+		Endpoint: t.Endpoint, Headers: t.Headers, Timeout: t.Timeout, Ratio: t.SampleRatio,
+		Service: t.Service, Instance: mgmt.NodeName(), Version: s.opt.Version, Log: s.part("tracing"),
+	})
+}
+
+// spanStats are what the metrics show of the export.
+func (s *Server) spanStats() mgmt.SpanStats {
+	if s.spans == nil {
+		return mgmt.SpanStats{}
+	}
+	return mgmt.SpanStats(s.spans.Stats())
 }
 
 // importFile loads the definitions of Options.Import and waits until they are on disk. It comes before the first
@@ -340,7 +383,7 @@ func (s *Server) listen() error {
 		}
 		h, err := mgmt.Listen(addr, mgmt.Options{
 			Broker: s.broker, Version: s.opt.Version, Log: s.part("http"), Fire: ws, Data: data, Listeners: s.ports, Resources: s.resources,
-			Control: s,
+			Spans: s.spanStats, Control: s,
 		})
 		if err != nil {
 			return bindError("HTTP", "--http", addr, err)
@@ -541,11 +584,11 @@ func (s *Server) shutdown(ctx context.Context) error {
 	if s.http != nil {
 		s.http.Wait()
 	}
-	return s.finish()
+	return s.finish(ctx)
 }
 
-// finish stops what is behind the sessions.
-func (s *Server) finish() error {
+// finish stops what is behind the sessions. ctx bounds how long the last spans are waited for.
+func (s *Server) finish(ctx context.Context) error {
 	var errs []error
 	if s.alarms != nil {
 		s.alarms.stop()
@@ -558,6 +601,9 @@ func (s *Server) finish() error {
 	}
 	if s.broker != nil {
 		errs = append(errs, s.broker.Close())
+	}
+	if s.spans != nil {
+		s.spans.Shutdown(ctx)
 	}
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
@@ -578,5 +624,5 @@ func (s *Server) abandon() {
 	if s.http != nil {
 		s.http.Wait()
 	}
-	s.finish()
+	s.finish(ctx)
 }

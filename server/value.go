@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // kind is how the values of a setting are spelt.
@@ -22,6 +24,7 @@ const (
 	count
 	duration // 10s, 1m30s, or seconds
 	list     // separated by commas, in the file an array
+	fraction // 0.25
 )
 
 // toml spells a value of the kind for the settings file.
@@ -31,6 +34,11 @@ func (k kind) toml(value string) string {
 		return value
 	case listener, size, count, duration:
 		if isPort(value) && value != "" && (value == "0" || value[0] != '0') {
+			return value
+		}
+	case fraction:
+		whole, part, dotted := strings.Cut(value, ".")
+		if isPort(whole) && isPort(part) && whole != "" && (part != "") == dotted && (whole == "0" || whole[0] != '0') {
 			return value
 		}
 	case list:
@@ -269,3 +277,59 @@ func parseHeartbeat(s string) (time.Duration, error) {
 	}
 	return d, nil
 }
+
+// tracesPath is where an OTLP collector takes spans.
+const tracesPath = "/v1/traces"
+
+// parseEndpoint reads the URL of a collector.
+func parseEndpoint(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return "", errors.New("not a URL such as http://localhost:4318")
+	case u.User != nil:
+		return "", errors.New("a URL without user and password is wanted: give those as a header, with --tracing-headers")
+	case u.Path == "" || u.Path == "/":
+		u.Path = tracesPath
+	}
+	return u.String(), nil
+}
+
+func parseRatio(s string) (float64, error) {
+	r, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(r >= 0 && r <= 1) {
+		return 0, errors.New("not a number between 0 and 1")
+	}
+	return r, nil
+}
+
+// parseHeaders reads name=value, and so on. The errors do not show what may be a secret.
+func parseHeaders(s string) (http.Header, error) {
+	items, _ := parseList(s)
+	var h http.Header
+	for _, item := range items {
+		name, value, ok := strings.Cut(item, "=")
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if name = strings.TrimSpace(name); !ok || err != nil || !isToken(name) || strings.ContainsFunc(value, unicode.IsControl) {
+			return nil, errors.New("not headers such as authorization=secret,x-tenant=a")
+		}
+		if h == nil {
+			h = make(http.Header)
+		}
+		h.Add(name, value)
+	}
+	return h, nil
+}
+
+// isToken reports whether s may be the name of a header (RFC 9110, 5.6.2).
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+// milliseconds is the value of one of OpenTelemetry's variables as a duration.
+func milliseconds(s string) string { return s + "ms" }

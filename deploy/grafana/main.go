@@ -156,6 +156,10 @@ var rows = []row{
 			{"copied", `sum(rate(firemq_firehose_messages_total{i}[$__rate_interval]))`},
 			{"not copied", `sum(rate(firemq_firehose_messages_dropped_total{i}[$__rate_interval]))`},
 		}},
+		{line, "Spans", rate, "Of messages, to the OpenTelemetry collector", []query{
+			{"exported", `sum(rate(firemq_trace_spans_exported_total{i}[$__rate_interval]))`},
+			{"dropped", `sum(rate(firemq_trace_spans_dropped_total{i}[$__rate_interval]))`},
+		}},
 	}},
 }
 

@@ -47,9 +47,10 @@ var arrows = map[string][]string{
 		"broker", "broker/auth", "broker/message", "broker/policy", "broker/queue", "frames/table", "mgmt/api", "route",
 	},
 	"mgmt/api": {},
+	"tracing":  {"broker"},
 	"server": {
 		"broker", "broker/definitions", "broker/message", "frames/amqp", "frames/fmq1", "internal/vfs",
-		"loop", "mgmt", "session/amqp", "session/fmq1",
+		"loop", "mgmt", "session/amqp", "session/fmq1", "tracing",
 	},
 	"": {"server"}, // package firemq
 
@@ -101,6 +102,7 @@ var testArrows = map[string][]string{
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
 	"mgmt":                 {"internal/vfs", "server"}, // a broken disk, a whole broker
+	"tracing":              {"sdk/go", "server"},
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
@@ -131,6 +133,8 @@ var homes = map[string][]string{
 var testModules = []string{
 	"github.com/rabbitmq/amqp091-go",
 	"github.com/tinylib/msgp",
+	"go.opentelemetry.io/proto/slim/otlp",
 	"go.uber.org/goleak",
+	"google.golang.org/protobuf",
 	"pgregory.net/rapid",
 }
