@@ -11,7 +11,7 @@
 //	| send time : u64 (ns) | publisher : u16 | sequence : u48 | filler |
 //	+----------------------+-----------------+----------------+--------+
 //
-// The broker is AMQP 0-9-1 (any) or FMQ1, by the scheme of the URL. The clients are raw: publishes are
+// The broker is AMQP 0-9-1 (any), FMQ1 or NATS, by the scheme of the URL. The clients are raw: publishes are
 // copied from a template, acks are written once per read, and a batch takes the time once, so that the
 // client is not what limits the run. Nothing here knows how the broker was started.
 package bench
@@ -44,8 +44,9 @@ const stampSize = 16
 // Options say what load to make. The zero value of a field is what its comment says.
 type Options struct {
 	// URL is amqp://user:pass@host:port/vhost or fire://user:pass@host:port/vhost, amqps:// or fires:// over
-	// TLS, or ws://user:pass@host:port/fire?vhost=name, wss:// over TLS. User and password default to guest,
-	// the port to the protocol's, the vhost to "/". Required.
+	// TLS, or ws://user:pass@host:port/fire?vhost=name, wss:// over TLS; for reference nats://host:port, and
+	// jetstream://host:port. User and password default to guest, the port to the protocol's, the vhost to "/".
+	// Required.
 	URL string
 	// CAFile is a PEM file of authorities to trust beside the system's; Insecure trusts any certificate.
 	CAFile   string
@@ -167,6 +168,10 @@ func (o Options) withDefaults() (Options, protocol, error) {
 		return o, proto, usagef("one name is for one queue, not %d", o.Queues)
 	case o.QueueType != "" && !proto.amqp():
 		return o, proto, usagef("a queue type is for AMQP")
+	case proto.nats() && (o.Fanout || o.Multiple):
+		return o, proto, usagef("a fanout exchange and multiple acks are not for NATS")
+	case proto.name == "NATS" && (o.Backlog > 0 || o.Persistent):
+		return o, proto, usagef("core NATS keeps no message: use jetstream://")
 	}
 	return o, proto, nil
 }
@@ -179,6 +184,7 @@ type protocol struct {
 }
 
 func (p protocol) amqp() bool { return strings.HasPrefix(p.name, "AMQP") }
+func (p protocol) nats() bool { return strings.HasPrefix(p.name, "NATS") }
 
 // protocols are by the URL's scheme.
 var protocols = map[string]protocol{
@@ -188,6 +194,9 @@ var protocols = map[string]protocol{
 	"fires": {name: "FMQ1 over TLS", port: "5674", dial: dialFMQ1},
 	"ws":    {name: "FMQ1 over WebSocket", port: "15672", dial: dialFMQ1},
 	"wss":   {name: "FMQ1 over WebSocket and TLS", port: "15671", dial: dialFMQ1},
+
+	"nats":      {name: "NATS", port: "4222", dial: dialCore},
+	"jetstream": {name: "NATS JetStream", port: "4222", dial: dialJetStream},
 }
 
 // target is a parsed URL.
@@ -199,6 +208,7 @@ type target struct {
 	multiple   bool // acks are cumulative
 	size       int  // bytes of a body
 	queueType  string
+	persistent bool
 }
 
 // webSocket says that messages are framed by the transport.
@@ -212,7 +222,7 @@ func protocolOf(raw string) (protocol, error) {
 	if p, ok := protocols[u.Scheme]; ok {
 		return p, nil
 	}
-	return protocol{}, usagef("the URL %q does not start with amqp:// or amqps://, fire:// or fires://, ws:// or wss://", u.Redacted())
+	return protocol{}, usagef("the URL %q does not start with amqp:// or amqps://, fire:// or fires://, ws:// or wss://, nats:// or jetstream://", u.Redacted())
 }
 
 // targetOf parses a URL that protocolOf has accepted. An empty path is the vhost "/", also with AMQP, which
@@ -222,7 +232,7 @@ func targetOf(o Options, p protocol) (target, error) {
 	if err != nil {
 		return target{}, usagef("the URL cannot be read: %v", errors.Unwrap(err))
 	}
-	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: o.Size, queueType: o.QueueType}
+	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: o.Size, queueType: o.QueueType, persistent: o.Persistent}
 	t.Scheme = u.Scheme
 	host, port := u.Hostname(), u.Port()
 	if host == "" {

@@ -39,14 +39,11 @@ func newConsumer(r *run, id int, w wire) *consumer {
 
 // subscribe asks for deliveries; what the broker answers is consume's.
 func (c *consumer) subscribe() error {
-	if err := c.w.consuming(c.run.o.Prefetch); err != nil {
-		return err
-	}
-	var b []byte
+	names := make([]string, len(c.queue))
 	for handle, q := range c.queue {
-		b = c.w.appendSubscribe(b, c.run.queues[q], uint32(handle))
+		names[handle] = c.run.queues[q]
 	}
-	return c.w.write(b)
+	return c.w.subscribe(names, c.run.o.Prefetch)
 }
 
 // consume takes deliveries until every subscription is cancelled.

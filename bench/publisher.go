@@ -107,6 +107,7 @@ func (p *publisher) write(limit uint64, paced bool) error {
 				return err
 			}
 		}
+		p.batch = p.w.appendPublished(p.batch, seq)
 		if err := p.flush(seq); err != nil {
 			return err
 		}
@@ -123,8 +124,8 @@ func (p *publisher) stage(seq uint64, at int64) error {
 	p.perQueue[k]++
 	start := len(p.batch)
 	b := append(p.batch, p.t.prefix[k]...)
-	if p.t.seqAt >= 0 {
-		binary.BigEndian.PutUint64(b[start+p.t.seqAt:], seq)
+	if p.t.number != nil {
+		p.t.number(b[start+p.t.numberAt[k]:], seq)
 	}
 	tail := p.t.tail
 	copied := min(len(tail), tailCopy)

@@ -101,7 +101,7 @@ type Filled struct {
 // Usage is what the broker's process tree used in the measured time.
 type Usage struct {
 	CPU          float64 `json:"cpu_s"`
-	PerDelivered float64 `json:"cpu_us_per_delivered"` // or per publish where nothing is consumed
+	PerDelivered float64 `json:"cpu_us_per_delivered"` // or per publish where nothing is consumed; 0: no message came
 	// PerMessage is for runs whose queues grow or shrink: half of the publishes and deliveries count.
 	PerMessage float64 `json:"cpu_us_per_message"`
 	Cores      float64 `json:"cores"`
@@ -228,7 +228,10 @@ func (rep *Report) count(r *run) {
 		through = max(1, (float64((rep.after.published-rep.before.published)*r.copies())+float64(messages))/2)
 	}
 	each := func(cpu time.Duration) float64 {
-		return float64(cpu.Nanoseconds()) / 1e3 / float64(max(1, messages))
+		if messages == 0 {
+			return 0
+		}
+		return float64(cpu.Nanoseconds()) / 1e3 / float64(messages)
 	}
 	rep.ClientCPU = each(rep.after.cpu - rep.before.cpu)
 	if r.o.BrokerPID != 0 && rep.usageErr == nil {

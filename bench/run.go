@@ -192,7 +192,7 @@ func (r *run) load(ctx context.Context, to target) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := w.publishing(); err != nil {
+		if err := w.publishing(r.o.Window); err != nil {
 			return nil, fmt.Errorf("publisher %d: %w", id, err)
 		}
 		p := newPublisher(r, id, w)

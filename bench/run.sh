@@ -12,6 +12,7 @@
 #   RABBITMQ_ROOT=DIR     another RabbitMQ, in a root folder, as root: debootstrap testing DIR, mount its proc,
 #                         then chroot DIR apt-get install rabbitmq-server
 #   LAVINMQ="command"     LavinMQ; it is measured with its defaults and with tcp_nodelay
+#   NATS=nats-server      for reference; "make nats" puts it into .cache/bin
 #
 #   BROKERS="firemq ..." SCENARIOS="transient ..."    only these
 #   ENGINE=native|docker CPUS=4 MEMORY=2g             where they run

@@ -197,6 +197,8 @@ func TestRunRefusesOptions(t *testing.T) {
 		"drain and publish":    {URL: "amqp://localhost", Drain: true, Consumers: 1, Backlog: 1, Count: 1},
 		"one name, two queues": {URL: "amqp://localhost", Queues: 2, QueueName: "q"},
 		"queue type":           {URL: "fire://localhost", QueueType: "quorum"},
+		"fanout over NATS":     {URL: "jetstream://localhost", Fanout: true},
+		"backlog of core NATS": {URL: "nats://localhost", Backlog: 1},
 		"count":                {URL: "amqp://localhost", Count: MaxCount + 1},
 		"count and warm-up":    {URL: "amqp://localhost", Count: 1, Warmup: 1},
 	} {
