@@ -65,6 +65,7 @@ type Options struct {
 	Prefetch   int           // unacknowledged messages of a consumer and queue; 0: 1,000
 	Multiple   bool          // acknowledge once per read, with multiple; else each message
 	Rate       float64       // messages per second of all publishers together; 0: as many as the window lets through
+	RampTo     float64       // Rate changes steadily to this one over the measured time; 0: it does not change
 	Warmup     time.Duration // load before the measured time; 0: none
 	Duration   time.Duration // measured time; 0: 10 s, or with Count as long as that takes
 	Count      uint64        // messages of all publishers together, after Backlog; the measured time ends with the last confirm. 0: no end
@@ -148,7 +149,7 @@ func (o Options) withDefaults() (Options, protocol, error) {
 			return o, protocol{}, usagef("%s %d is not between %d and %d", v.what, v.is, v.least, v.most)
 		}
 	}
-	if o.Rate < 0 || o.Duration < 0 || o.Warmup < 0 || o.Patience < 0 {
+	if o.Rate < 0 || o.RampTo < 0 || o.Duration < 0 || o.Warmup < 0 || o.Patience < 0 {
 		return o, protocol{}, usagef("a rate or a duration is below 0")
 	}
 	proto, err := protocolOf(o.URL)
@@ -162,6 +163,8 @@ func (o Options) withDefaults() (Options, protocol, error) {
 		return o, proto, usagef("to drain takes a backlog and a consumer")
 	case o.Drain && (o.Count > 0 || o.Rate > 0 || o.Warmup > 0):
 		return o, proto, usagef("to drain is to publish nothing after the backlog: no count, rate or warm-up")
+	case o.RampTo > 0 && (o.Rate == 0 || o.Count > 0):
+		return o, proto, usagef("a ramp begins at a rate and lasts as long as the measured time: a rate and no count")
 	case o.Count > 0 && o.Warmup > 0:
 		return o, proto, usagef("a run with a count has no warm-up")
 	case o.QueueName != "" && o.Queues > 1:

@@ -82,6 +82,7 @@ type Parameters struct {
 	Prefetch   int     `json:"prefetch"`
 	Multiple   bool    `json:"multiple_acks"`
 	Rate       float64 `json:"rate"`
+	RampTo     float64 `json:"ramp_to"`
 	Warmup     float64 `json:"warmup_s"`
 	Duration   float64 `json:"duration_s"`
 	Count      uint64  `json:"count"`
@@ -134,7 +135,7 @@ func newReport(r *run) *Report {
 		Parameters: Parameters{
 			Publishers: o.Publishers, Consumers: o.Consumers, Queues: o.Queues, Fanout: o.Fanout,
 			Size: o.Size, Persistent: o.Persistent, Window: o.Window, Prefetch: o.Prefetch,
-			Multiple: o.Multiple, Rate: o.Rate, Warmup: o.Warmup.Seconds(), Duration: o.Duration.Seconds(),
+			Multiple: o.Multiple, Rate: o.Rate, RampTo: o.RampTo, Warmup: o.Warmup.Seconds(), Duration: o.Duration.Seconds(),
 			Count: o.Count, Backlog: o.Backlog, Drain: o.Drain, QueueType: o.QueueType,
 		},
 		Seconds: []Second{},

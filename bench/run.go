@@ -247,7 +247,11 @@ func (r *run) startWriters(c *crew) (written <-chan struct{}) {
 		if r.o.Rate > 0 {
 			each := r.o.Rate / float64(len(r.publishers))
 			// Side by side, so that they do not all send at the same moment.
-			p.pace = newPace(now+int64(float64(id)/r.o.Rate*float64(time.Second)), each)
+			start := now + int64(float64(id)/r.o.Rate*float64(time.Second))
+			p.pace = newPace(start, each)
+			if r.o.RampTo > 0 {
+				p.pace = newRamp(start, each, r.o.RampTo/float64(len(r.publishers)), r.o.Warmup, r.o.Duration)
+			}
 		}
 	}
 	return r.writeAll(c, count, r.o.Rate > 0)

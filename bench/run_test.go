@@ -50,6 +50,7 @@ func TestRunDeliversEverything(t *testing.T) {
 		"acks with multiple": func(o *Options) { o.Consumers, o.Queues, o.Multiple = 1, 3, true },
 		"window of one":      func(o *Options) { o.Window, o.Prefetch = 1, 1 },
 		"paced":              func(o *Options) { o.Rate, o.Publishers = 2000, 2 },
+		"a ramp":             func(o *Options) { o.Rate, o.RampTo, o.Publishers, o.Warmup = 1000, 4000, 2, 20*time.Millisecond },
 		"warmed up":          func(o *Options) { o.Warmup = 20 * time.Millisecond },
 		"a count":            func(o *Options) { o.Duration, o.Count, o.Publishers = 0, 1001, 3 },
 		"a count, paced":     func(o *Options) { o.Duration, o.Count, o.Rate = 0, 100, 5000 },
@@ -200,6 +201,8 @@ func TestRunRefusesOptions(t *testing.T) {
 		"fanout over NATS":     {URL: "jetstream://localhost", Fanout: true},
 		"backlog of core NATS": {URL: "nats://localhost", Backlog: 1},
 		"count":                {URL: "amqp://localhost", Count: MaxCount + 1},
+		"ramp from nowhere":    {URL: "amqp://localhost", RampTo: 1000},
+		"ramp and count":       {URL: "amqp://localhost", Rate: 10, RampTo: 1000, Count: 1},
 		"count and warm-up":    {URL: "amqp://localhost", Count: 1, Warmup: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
