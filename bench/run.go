@@ -314,14 +314,20 @@ func (r *run) phases(ctx context.Context) (*Report, error) {
 		r.drain(ctx, rep)
 	} else {
 		r.subscribe(&c)
-		written := r.startWriters(&c)
-		r.watch(ctx, Warmup, r.o.Warmup, nil, rep)
+		var written <-chan struct{}
+		if r.o.Warmup > 0 {
+			written = r.startWriters(&c)
+			r.watch(ctx, Warmup, r.o.Warmup, nil, rep)
+		}
 		from, to := r.now(), never
 		if r.o.Duration > 0 {
 			to = from + int64(r.o.Duration)
 		}
 		r.measure(from, to)
 		rep.begin(r)
+		if written == nil {
+			written = r.startWriters(&c)
+		}
 		r.watch(ctx, Measure, time.Duration(to-from), written, rep)
 		r.measure(from, min(to, r.now()))
 	}

@@ -191,7 +191,10 @@ func (l limits) check(rep *bench.Report) error {
 	if rate < l.rate {
 		return fmt.Errorf("%s messages a second are below --min-rate %s", thousands(rate, 0), thousands(l.rate, 0))
 	}
-	if p99 := time.Duration(latency.P99 * 1e3); l.p99 > 0 && (p99 > l.p99 || latency.Count == 0) {
+	if l.p99 > 0 && latency.Count == 0 {
+		return fmt.Errorf("there is no latency for --max-p99: no message of the measured time arrived")
+	}
+	if p99 := time.Duration(latency.P99 * 1e3); l.p99 > 0 && p99 > l.p99 {
 		return fmt.Errorf("p99 of %s is %s, above --max-p99 %s", of, p99.Round(time.Microsecond), l.p99)
 	}
 	return nil
