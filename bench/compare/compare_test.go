@@ -259,6 +259,29 @@ func TestSlowerBenchmarks(t *testing.T) {
 	}
 }
 
+// TestGateMeasuresAgain has binaries that print figures: one that was slow by chance, and one that is slower.
+func TestGateMeasuresAgain(t *testing.T) {
+	dir := t.TempDir()
+	for name, ns := range map[string]string{"old.": "100", "new.": "$(if [ \"$2\" = '-test.bench=^BenchmarkA$/^x=1$' ]; then echo 110; else echo 390; fi)"} {
+		script := "#!/bin/sh\nw=${2#*^}\nw=$(echo \"$w\" | tr -d '^$')\necho pkg: " + module + "\necho \"$w-2 1 " + ns + " ns/op 0 B/op 0 allocs/op\"\n"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b, c := module+" BenchmarkA/x=1-2", module+" BenchmarkB-2", module+" BenchmarkC-2"
+	old := map[string]benchmark{a: {ns: []float64{100}}, b: {ns: []float64{100}}, c: {ns: []float64{100}}}
+	now := map[string]benchmark{a: {ns: []float64{400}}, b: {ns: []float64{400}}, c: {ns: []float64{140}}}
+	if err := again(t.Context(), settings{binaries: dir, limit: 1.5}, old, now); err != nil {
+		t.Fatal(err)
+	}
+	if got := slowerBenchmarks(old, now, 1.5); len(got) != 1 || got[0] != b+": 390 ns, was 100" {
+		t.Errorf("%q", got)
+	}
+	if len(now[a].ns) != 2 || len(now[b].ns) != 1+tries || len(now[c].ns) != 1 {
+		t.Errorf("measured %d, %d and %d times", len(now[a].ns), len(now[b].ns), len(now[c].ns))
+	}
+}
+
 func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]int64{"512B": 512, "1.5KiB": 1536, "10MiB": 10 << 20, "2GiB": 2 << 30} {
 		if got, err := parseBytes(text); err != nil || got != want {

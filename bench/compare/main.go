@@ -40,9 +40,10 @@ type settings struct {
 	cpus, memory string // of a container
 	document     string // BENCHMARKS.md
 
-	// Of gate: the binary to compare with, two files of go test -bench, and the most times slower.
-	base, benchmarks string
-	limit            float64
+	// Of gate: the binary to compare with, two files of go test -bench, a folder of test binaries, and the most
+	// times slower.
+	base, benchmarks, binaries string
+	limit                      float64
 }
 
 func main() {
@@ -80,6 +81,7 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&s.document, "document", "BENCHMARKS.md", "the document whose marked parts are made anew")
 	f.StringVar(&s.base, "base", "", "gate: the binary to compare with")
 	f.StringVar(&s.benchmarks, "benchmarks", "", "gate: the output of go test -bench before and after, two files with a comma between")
+	f.StringVar(&s.binaries, "binaries", "", "gate: the folder with the test binaries, to measure again what seems slower")
 	f.Float64Var(&s.limit, "limit", 1.5, "gate: how many times what it took at the base something may take")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
