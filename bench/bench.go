@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ const (
 	MaxQueues  = 100_000
 	MaxWindow  = 1 << 20 // unconfirmed messages of a publisher
 	MaxCount   = 1 << 40 // messages of a run
+	MaxSizes   = 16
 )
 
 // stampSize is the part of each body that carries its time and number.
@@ -59,7 +61,8 @@ type Options struct {
 	QueueName  string        // of the one queue, instead of a name that nobody else has
 	QueueType  string        // x-queue-type of the queues, AMQP only; empty: the broker's default
 	Keep       bool          // leave the queues and what is in them when the run ends
-	Size       int           // bytes of a body; 0: 256
+	Size       int           // bytes of a body; 0: 256, or with Sizes their mean
+	Sizes      []int         // sizes that the bodies of a publisher to a queue have in turn; none: Size alone
 	Persistent bool          // delivery mode 2; the queues are durable either way
 	Window     int           // unconfirmed messages of a publisher; 0: 1,000
 	Prefetch   int           // unacknowledged messages of a consumer and queue; 0: 1,000
@@ -124,7 +127,22 @@ func (o Options) withDefaults() (Options, protocol, error) {
 	}
 	set(&o.Publishers, 1)
 	set(&o.Queues, 1)
-	set(&o.Size, 256)
+	if len(o.Sizes) > MaxSizes {
+		return o, protocol{}, usagef("there are more than %d sizes", MaxSizes)
+	}
+	if len(o.Sizes) > 0 {
+		o.Size = 0
+		for _, size := range o.Sizes {
+			if size < MinSize || size > MaxSize {
+				return o, protocol{}, usagef("size %d is not between %d and %d", size, MinSize, MaxSize)
+			}
+			o.Size += size
+		}
+		o.Size /= len(o.Sizes)
+	} else {
+		set(&o.Size, 256)
+		o.Sizes = []int{o.Size}
+	}
 	set(&o.Window, 1000)
 	set(&o.Prefetch, 1000)
 	if o.Duration == 0 && o.Count == 0 {
@@ -209,7 +227,7 @@ type target struct {
 	vhost      string
 	patience   time.Duration
 	multiple   bool // acks are cumulative
-	size       int  // bytes of a body
+	size       int  // bytes of the largest body
 	queueType  string
 	persistent bool
 }
@@ -235,7 +253,7 @@ func targetOf(o Options, p protocol) (target, error) {
 	if err != nil {
 		return target{}, usagef("the URL cannot be read: %v", errors.Unwrap(err))
 	}
-	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: o.Size, queueType: o.QueueType, persistent: o.Persistent}
+	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: slices.Max(o.Sizes), queueType: o.QueueType, persistent: o.Persistent}
 	t.Scheme = u.Scheme
 	host, port := u.Hostname(), u.Port()
 	if host == "" {

@@ -82,13 +82,13 @@ func (c *consumer) delivered(handle uint32, tag uint64, size int, head []byte) e
 	c.row++
 	c.count++
 	c.acks = c.w.appendAck(c.acks, tag)
-	if size != c.run.o.Size || len(head) < stampSize {
+	if len(head) < stampSize {
 		return errForeign
 	}
 	sent := int64(binary.BigEndian.Uint64(head))
 	id := binary.BigEndian.Uint64(head[8:])
 	from, seq := int(id>>48), id&(1<<48-1)
-	if from >= len(c.held.streams) || seq == 0 || seq > c.run.publishers[from].sent.Load() {
+	if from >= len(c.held.streams) || seq == 0 || seq > c.run.publishers[from].sent.Load() || size != c.run.sizeOf(seq) {
 		return errForeign
 	}
 	if c.held.streams[from].add(seq) {

@@ -205,6 +205,7 @@ func TestRunOverNATS(t *testing.T) {
 		"core, paced":      {"nats", func(o *Options) { o.Rate = 5000 }},
 		"streams":          {"jetstream", func(o *Options) {}},
 		"streams, on disk": {"jetstream", func(o *Options) { o.Persistent = true }},
+		"streams, sizes":   {"jetstream", func(o *Options) { o.Sizes, o.Queues = []int{16, 20_000, 500}, 2 }},
 		"streams, four":    {"jetstream", func(o *Options) { o.Publishers, o.Consumers, o.Queues = 4, 3, 7 }},
 		"streams, large":   {"jetstream", func(o *Options) { o.Size, o.Count = tailCopy+5000, 200 }},
 		"streams, drained": {"jetstream", func(o *Options) { o.Count, o.Backlog, o.Drain, o.Consumers = 0, 1001, true, 2 }},

@@ -76,7 +76,8 @@ type Parameters struct {
 	Consumers  int     `json:"consumers"`
 	Queues     int     `json:"queues"`
 	Fanout     bool    `json:"fanout"`
-	Size       int     `json:"size"`
+	Size       int     `json:"size"` // bytes of a body, or the mean
+	Sizes      []int   `json:"sizes"`
 	Persistent bool    `json:"persistent"`
 	Window     int     `json:"window"`
 	Prefetch   int     `json:"prefetch"`
@@ -134,7 +135,7 @@ func newReport(r *run) *Report {
 		Broker:  Broker{Product: r.control.product(), Protocol: r.proto.name, Address: r.addr, PID: o.BrokerPID},
 		Parameters: Parameters{
 			Publishers: o.Publishers, Consumers: o.Consumers, Queues: o.Queues, Fanout: o.Fanout,
-			Size: o.Size, Persistent: o.Persistent, Window: o.Window, Prefetch: o.Prefetch,
+			Size: o.Size, Sizes: o.Sizes, Persistent: o.Persistent, Window: o.Window, Prefetch: o.Prefetch,
 			Multiple: o.Multiple, Rate: o.Rate, RampTo: o.RampTo, Warmup: o.Warmup.Seconds(), Duration: o.Duration.Seconds(),
 			Count: o.Count, Backlog: o.Backlog, Drain: o.Drain, QueueType: o.QueueType,
 		},

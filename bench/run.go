@@ -39,6 +39,17 @@ type run struct {
 // now is the run's clock, in nanoseconds since it began.
 func (r *run) now() int64 { return int64(time.Since(r.base)) }
 
+// sizeOf is the size of message seq, from 1, of a publisher to a queue.
+func (r *run) sizeOf(seq uint64) int { return r.o.Sizes[r.turnOf(seq)] }
+
+// turnOf is the index of that size. Most runs have one.
+func (r *run) turnOf(seq uint64) int {
+	if len(r.o.Sizes) == 1 {
+		return 0
+	}
+	return int((seq - 1) % uint64(len(r.o.Sizes)))
+}
+
 // queuesOf shares the queues out among n clients: several each, or several clients a queue.
 func (r *run) queuesOf(client, n int) []int {
 	if n >= len(r.queues) {

@@ -42,6 +42,9 @@ func TestRunDeliversEverything(t *testing.T) {
 		"one each":           func(o *Options) {},
 		"smallest body":      func(o *Options) { o.Size = MinSize },
 		"body of two copies": func(o *Options) { o.Size = tailCopy + 5000 },
+		"bodies of all sizes": func(o *Options) {
+			o.Sizes, o.Queues, o.Publishers, o.Consumers = []int{MinSize, tailCopy + 5000, 300}, 2, 2, 2
+		},
 		"body of two frames": func(o *Options) { o.Size, o.Window = 200_000, 5 },
 		"four of each":       func(o *Options) { o.Publishers, o.Consumers = 4, 4 },
 		"more queues":        func(o *Options) { o.Publishers, o.Consumers, o.Queues = 2, 3, 7 },
@@ -192,6 +195,8 @@ func TestRunRefusesOptions(t *testing.T) {
 		"scheme":               {URL: "http://localhost"},
 		"no URL":               {},
 		"size":                 {URL: "amqp://localhost", Size: MinSize - 1},
+		"sizes":                {URL: "amqp://localhost", Sizes: []int{256, MinSize - 1}},
+		"too many sizes":       {URL: "amqp://localhost", Sizes: make([]int, MaxSizes+1)},
 		"window":               {URL: "amqp://localhost", Window: -1},
 		"rate":                 {URL: "amqp://localhost", Rate: -1},
 		"drain":                {URL: "amqp://localhost", Drain: true, Consumers: 1},

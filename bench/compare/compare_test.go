@@ -166,13 +166,24 @@ func TestContainers(t *testing.T) {
 	}
 	c := n.(*container)
 	// Nobody answers: the container is made, and its start given up.
-	canceled, cancel := context.WithCancel(t.Context())
-	c.made = false
-	go cancel()
-	if _, err := n.start(canceled); err == nil {
-		t.Error("a broker that does not answer is ready")
+	nats, err := where.make(natsServer(s, "nats", ""))
+	if err != nil {
+		t.Fatal(err)
 	}
-	c.made = true
+	for _, made := range []node{n, nats} {
+		impatient, cancel := context.WithCancel(t.Context())
+		go func() {
+			for raw := ""; !strings.Contains(raw, made.(*container).name) && impatient.Err() == nil; {
+				b, _ := os.ReadFile(calls)
+				raw = string(b)
+				runtime.Gosched()
+			}
+			cancel()
+		}()
+		if _, err := made.start(impatient); err == nil {
+			t.Error("a broker that does not answer is ready")
+		}
+	}
 	rep, _, err := n.load(t.Context(), "fire", "--persistent")
 	if err != nil || rep.ConsumeRate != 7 {
 		t.Errorf("%+v, %v", rep, err)
@@ -193,6 +204,7 @@ func TestContainers(t *testing.T) {
 	for _, want := range []string{
 		"build --quiet --tag firemq-compare",
 		"run --rm --network container:" + c.name + " --pid container:" + c.name + " --cpus 2 firemq-compare bench --json --quiet --url fire://localhost --broker-pid 1 --persistent\n",
+		fmt.Sprintf("--publish 127.0.0.1:%d:5672 ", c.port), fmt.Sprintf("--publish 127.0.0.1:%d:4222 ", nats.(*container).port),
 		"pause " + c.name, "unpause " + c.name, "stop --time 60 " + c.name, "kill " + c.name, "rm --force --volumes " + c.name,
 	} {
 		if !strings.Contains(string(raw), want) {

@@ -122,7 +122,7 @@ Presets are loads with a name; flags given beside one replace what it says:
 	f.IntVarP(&o.Consumers, "consumers", "c", 1, "connections that consume; 0: the messages stay until the end")
 	f.IntVarP(&o.Queues, "queues", "q", 1, "queues, shared out among publishers and consumers")
 	f.BoolVar(&o.Fanout, "fanout", false, "publish to a fanout exchange: each queue gets every message")
-	f.IntVarP(&o.Size, "size", "s", 256, fmt.Sprintf("`bytes` of a body, at least %d", bench.MinSize))
+	f.IntSliceVarP(&o.Sizes, "size", "s", []int{256}, fmt.Sprintf("`bytes` of a body, at least %d; several, as 100,2000,50000: in turn", bench.MinSize))
 	f.VarP(newSeconds(&o.Duration, 10*time.Second), "duration", "d", "measured time, in seconds or as 1m30s")
 	f.Var(newSeconds(&o.Warmup, time.Second), "warmup", "load before the measured time")
 	f.BoolVar(&o.Persistent, "persistent", false, "persistent messages; a confirm then means on disk")

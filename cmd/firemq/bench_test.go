@@ -157,6 +157,13 @@ func TestBenchLimits(t *testing.T) {
 	}
 }
 
+func TestBenchSizes(t *testing.T) {
+	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--size", "100,300", "--count", "50", "--quiet")
+	if got.status != 0 || !strings.Contains(got.out, " messages of 200 bytes on average, ") {
+		t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
+	}
+}
+
 func TestBenchRamp(t *testing.T) {
 	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--rate", "100", "--ramp-to", "900", "--duration", "0.5", "--warmup", "0", "--quiet")
 	if got.status != 0 || !strings.Contains(got.out, ", 100 to 900 a second, ") {

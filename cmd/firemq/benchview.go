@@ -162,8 +162,8 @@ func (v *benchView) report(rep *bench.Report) error {
 	if p.Persistent {
 		kind = "persistent"
 	}
-	fmt.Fprintf(&b, "\n%s\n", v.style.bold(fmt.Sprintf("%s over %s, %s messages of %d bytes%s, %s, %s, %s, %.1f s",
-		rep.Broker.Product, rep.Broker.Protocol, kind, p.Size, schedule(p),
+	fmt.Fprintf(&b, "\n%s\n", v.style.bold(fmt.Sprintf("%s over %s, %s messages of %s%s, %s, %s, %s, %.1f s",
+		rep.Broker.Product, rep.Broker.Protocol, kind, sizes(p), schedule(p),
 		count(p.Publishers, "publisher"), count(p.Consumers, "consumer"), count(p.Queues, "queue"), rep.Measured)))
 	if fill := rep.Fill; fill != nil {
 		fmt.Fprintf(&b, "  filled     %s/s  %s messages in %.2f s\n", thousands(fill.Rate, 12), thousands(float64(p.Backlog), 0), fill.Seconds)
@@ -206,6 +206,14 @@ func (v *benchView) report(rep *bench.Report) error {
 	fmt.Fprintf(&b, "\n  %s\n", counts)
 	_, err := io.WriteString(v.out, b.String())
 	return err
+}
+
+// sizes are those of bodies in words.
+func sizes(p bench.Parameters) string {
+	if len(p.Sizes) > 1 {
+		return fmt.Sprintf("%d bytes on average", p.Size)
+	}
+	return fmt.Sprintf("%d bytes", p.Size)
 }
 
 // schedule is the rate of a run in words, behind a comma; empty where there is none.
