@@ -38,6 +38,7 @@ if [ "${ENGINE:-}" != docker ] && [ "${BROKER_CORES-0}${LOAD_CORES-1}" != "" ]; 
 	command -v taskset >/dev/null || { echo "run.sh: taskset is missing: install util-linux" >&2; exit 1; }
 	[ "$(nproc)" -ge 2 ] || { echo "run.sh: two cores are needed: one for the broker, one for the load" >&2; exit 1; }
 fi
+[ -n "${NATS:-}" ] || [ ! -x .cache/bin/nats-server ] || export NATS=.cache/bin/nats-server
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM

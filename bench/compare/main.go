@@ -74,7 +74,7 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&s.loadCores, "load-cores", envOr("LOAD_CORES", "1"), "cores of the load")
 	f.StringVar(&s.rabbitRoot, "rabbitmq-root", os.Getenv("RABBITMQ_ROOT"), "a root folder with another RabbitMQ installed in it")
 	f.StringVar(&s.lavinmq, "lavinmq", envOr("LAVINMQ", "lavinmq"), "the command that starts LavinMQ")
-	f.StringVar(&s.nats, "nats", envOr("NATS", ".cache/bin/nats-server"), "the nats-server")
+	f.StringVar(&s.nats, "nats", envOr("NATS", "nats-server"), "the nats-server")
 	f.StringVar(&s.engine, "engine", os.Getenv("ENGINE"), "native or docker (default: docker if an engine answers)")
 	f.StringVar(&s.cpus, "cpus", envOr("CPUS", "4"), "CPUs of a container")
 	f.StringVar(&s.memory, "memory", envOr("MEMORY", "2g"), "memory of a container")
