@@ -22,15 +22,15 @@ type fmq1Wire struct {
 
 // credit is what a subscription may still be sent.
 type credit struct {
-	half  int // a top-up
+	part  int // a top-up
 	taken int // deliveries since the last top-up
 }
 
-func newCredit(prefetch int) credit { return credit{half: max(1, prefetch/2)} }
+func newCredit(prefetch int) credit { return credit{part: max(1, prefetch/8)} }
 
-// take notes n deliveries and says how many to ask for again: none, until half of the prefetch is used.
+// take notes n deliveries and says how many to ask for again: none, until an eighth of the prefetch is used.
 func (c *credit) take(n int) (more int) {
-	if c.taken += n; c.taken < c.half {
+	if c.taken += n; c.taken < c.part {
 		return 0
 	}
 	more, c.taken = c.taken, 0
@@ -252,7 +252,7 @@ func appendSettle(dst []byte, m fmq1.Settle) []byte {
 	return fmq1.End(m.AppendTo(fmq1.Begin(dst, fmq1.OpAck)), start, 0)
 }
 
-// appendSettled grants credit again in halves of the prefetch.
+// appendSettled grants credit again in eighths of the prefetch.
 func (w *fmq1Wire) appendSettled(dst []byte, handle uint32, lastTag uint64, n int) []byte {
 	if w.multiple && n > 0 {
 		dst = appendSettle(dst, fmq1.Settle{Tag: lastTag, Multiple: true})

@@ -448,7 +448,7 @@ func (w *natsWire) appendAck(dst []byte, _ uint64) []byte {
 	return append(dst, " 4"+crlf+"+ACK"+crlf...)
 }
 
-// appendSettled asks for more in halves of the prefetch.
+// appendSettled asks for more in eighths of the prefetch.
 func (w *natsWire) appendSettled(dst []byte, handle uint32, _ uint64, n int) []byte {
 	if !w.stream {
 		return dst
