@@ -37,7 +37,7 @@ const (
 	MaxQueues  = 100_000
 	MaxWindow  = 1 << 20 // unconfirmed messages of a publisher
 	MaxCount   = 1 << 40 // messages of a run
-	MaxSizes   = 16
+	MaxSizes   = 16      // of bodies, in turn
 )
 
 // stampSize is the part of each body that carries its time and number.
