@@ -7,6 +7,7 @@
 # make bench-allocs, bench-gate, bench-compare, bench-growth, profile: see below, and bench/run.sh
 
 STATICCHECK  = v0.8.2
+NATS_SERVER  = v2.15.3
 FUZZTIME     = 10s
 SEEDS        = 10000
 SOAK         = 2m
@@ -18,9 +19,10 @@ PYTHON       = .cache/venv/.installed
 NODE         = $(addsuffix /node_modules/.installed,examples/javascript examples/typescript sdk/ts test/compat/node test/ui)
 TYPESCRIPT   = sdk/ts/dist/.built examples/typescript/dist/.built
 JAVA         = .cache/java/.installed
+NATS         = .cache/bin/nats-server-$(NATS_SERVER)
 RUST         = .cache/cargo/.installed .cache/cargo/.sdk
 
-.PHONY: build deps amqp-tools rabbitmq prometheus chromium vet test check fmt staticcheck rust-lint race generated generate fuzz
+.PHONY: build deps amqp-tools rabbitmq prometheus chromium nats vet test check fmt staticcheck rust-lint race generated generate fuzz
 .PHONY: compat bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
@@ -28,7 +30,7 @@ build:
 	CGO_ENABLED=0 go build -trimpath -o firemq ./cmd/firemq
 
 # The clients for the examples and test/compat, as their lock files pin them, and the TypeScript SDK.
-deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq prometheus chromium
+deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq prometheus chromium nats
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv
@@ -92,6 +94,11 @@ chromium:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null && exit; \
 	fi; \
 	echo "Chromium is not installed, and only root can do it with apt-get: its tests in test/ui and test/conformance will be skipped"
+
+# nats-server, which bench measures for reference; without it the test of that is skipped.
+nats:
+	@[ -x $(NATS) ] || { GOBIN=$(CURDIR)/.cache/bin go install github.com/nats-io/nats-server/v2@$(NATS_SERVER) && mv .cache/bin/nats-server $(NATS) && ln -sf $(notdir $(NATS)) .cache/bin/nats-server; } || \
+	echo "nats-server is not installed: the test of bench over NATS will be skipped"
 
 vet:
 	go vet ./...

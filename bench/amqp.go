@@ -221,18 +221,21 @@ func (w *amqpWire) bind(exchange, queue string) error {
 	return w.request(&amqp.QueueBind{Exchange: []byte(exchange), Queue: []byte(queue)}, amqp.IDQueueBindOk, nil)
 }
 
-func (w *amqpWire) publishing() error {
+func (w *amqpWire) publishing(int) error {
 	return w.request(&amqp.ConfirmSelect{}, amqp.IDConfirmSelectOk, nil)
 }
 
-// consuming sets the prefetch of each consumer: RabbitMQ's meaning of global=false.
-func (w *amqpWire) consuming(prefetch int) error {
-	return w.request(&amqp.BasicQos{PrefetchCount: uint16(prefetch)}, amqp.IDBasicQosOk, nil)
-}
-
-// appendSubscribe uses the handle in decimal as the consumer tag.
-func (w *amqpWire) appendSubscribe(dst []byte, queue string, handle uint32) []byte {
-	return (&amqp.BasicConsume{Queue: []byte(queue), ConsumerTag: consumerTag(handle)}).AppendFrame(dst, channelID)
+// subscribe sets the prefetch of each consumer, which is RabbitMQ's meaning of global=false, and uses the
+// handle in decimal as the consumer tag.
+func (w *amqpWire) subscribe(queues []string, prefetch int) error {
+	if err := w.request(&amqp.BasicQos{PrefetchCount: uint16(prefetch)}, amqp.IDBasicQosOk, nil); err != nil {
+		return err
+	}
+	var b []byte
+	for handle, q := range queues {
+		b = (&amqp.BasicConsume{Queue: []byte(q), ConsumerTag: consumerTag(uint32(handle))}).AppendFrame(b, channelID)
+	}
+	return w.write(b)
 }
 
 func consumerTag(handle uint32) []byte { return strconv.AppendUint(nil, uint64(handle), 10) }
@@ -264,7 +267,7 @@ func (w *amqpWire) close() {
 func (w *amqpWire) product() string { return w.name }
 
 func (w *amqpWire) template(exchange string, keys []string, size int, persistent bool) template {
-	t := template{seqAt: -1}
+	var t template
 	for _, key := range keys {
 		m := amqp.BasicPublish{Exchange: []byte(exchange), RoutingKey: []byte(key)}
 		t.prefix = append(t.prefix, m.AppendFrame(nil, channelID))
@@ -278,6 +281,8 @@ func (w *amqpWire) template(exchange string, keys []string, size int, persistent
 	t.tail = amqp.AppendBody(t.tail, channelID, filler(size), w.frameMax)
 	return t
 }
+
+func (w *amqpWire) appendPublished(dst []byte, _ uint64) []byte { return dst }
 
 func (w *amqpWire) appendAck(dst []byte, tag uint64) []byte {
 	if w.multiple {

@@ -11,7 +11,7 @@
 //	| send time : u64 (ns) | publisher : u16 | sequence : u48 | filler |
 //	+----------------------+-----------------+----------------+--------+
 //
-// The broker is AMQP 0-9-1 (any) or FMQ1, by the scheme of the URL. The clients are raw: publishes are
+// The broker is AMQP 0-9-1 (any), FMQ1 or NATS, by the scheme of the URL. The clients are raw: publishes are
 // copied from a template, acks are written once per read, and a batch takes the time once, so that the
 // client is not what limits the run. Nothing here knows how the broker was started.
 package bench
@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ const (
 	MaxQueues  = 100_000
 	MaxWindow  = 1 << 20 // unconfirmed messages of a publisher
 	MaxCount   = 1 << 40 // messages of a run
+	MaxSizes   = 16      // of bodies, in turn
 )
 
 // stampSize is the part of each body that carries its time and number.
@@ -44,8 +46,9 @@ const stampSize = 16
 // Options say what load to make. The zero value of a field is what its comment says.
 type Options struct {
 	// URL is amqp://user:pass@host:port/vhost or fire://user:pass@host:port/vhost, amqps:// or fires:// over
-	// TLS, or ws://user:pass@host:port/fire?vhost=name, wss:// over TLS. User and password default to guest,
-	// the port to the protocol's, the vhost to "/". Required.
+	// TLS, or ws://user:pass@host:port/fire?vhost=name, wss:// over TLS; for reference nats://host:port, and
+	// jetstream://host:port. User and password default to guest, the port to the protocol's, the vhost to "/".
+	// Required.
 	URL string
 	// CAFile is a PEM file of authorities to trust beside the system's; Insecure trusts any certificate.
 	CAFile   string
@@ -58,12 +61,14 @@ type Options struct {
 	QueueName  string        // of the one queue, instead of a name that nobody else has
 	QueueType  string        // x-queue-type of the queues, AMQP only; empty: the broker's default
 	Keep       bool          // leave the queues and what is in them when the run ends
-	Size       int           // bytes of a body; 0: 256
+	Size       int           // bytes of a body; 0: 256, or with Sizes their mean
+	Sizes      []int         // sizes that the bodies of a publisher to a queue have in turn; none: Size alone
 	Persistent bool          // delivery mode 2; the queues are durable either way
 	Window     int           // unconfirmed messages of a publisher; 0: 1,000
 	Prefetch   int           // unacknowledged messages of a consumer and queue; 0: 1,000
 	Multiple   bool          // acknowledge once per read, with multiple; else each message
 	Rate       float64       // messages per second of all publishers together; 0: as many as the window lets through
+	RampTo     float64       // Rate changes steadily to this one over the measured time; 0: it does not change
 	Warmup     time.Duration // load before the measured time; 0: none
 	Duration   time.Duration // measured time; 0: 10 s, or with Count as long as that takes
 	Count      uint64        // messages of all publishers together, after Backlog; the measured time ends with the last confirm. 0: no end
@@ -122,7 +127,22 @@ func (o Options) withDefaults() (Options, protocol, error) {
 	}
 	set(&o.Publishers, 1)
 	set(&o.Queues, 1)
-	set(&o.Size, 256)
+	if len(o.Sizes) > MaxSizes {
+		return o, protocol{}, usagef("there are more than %d sizes", MaxSizes)
+	}
+	if len(o.Sizes) > 0 {
+		o.Size = 0
+		for _, size := range o.Sizes {
+			if size < MinSize || size > MaxSize {
+				return o, protocol{}, usagef("size %d is not between %d and %d", size, MinSize, MaxSize)
+			}
+			o.Size += size
+		}
+		o.Size /= len(o.Sizes)
+	} else {
+		set(&o.Size, 256)
+		o.Sizes = []int{o.Size}
+	}
 	set(&o.Window, 1000)
 	set(&o.Prefetch, 1000)
 	if o.Duration == 0 && o.Count == 0 {
@@ -147,7 +167,7 @@ func (o Options) withDefaults() (Options, protocol, error) {
 			return o, protocol{}, usagef("%s %d is not between %d and %d", v.what, v.is, v.least, v.most)
 		}
 	}
-	if o.Rate < 0 || o.Duration < 0 || o.Warmup < 0 || o.Patience < 0 {
+	if o.Rate < 0 || o.RampTo < 0 || o.Duration < 0 || o.Warmup < 0 || o.Patience < 0 {
 		return o, protocol{}, usagef("a rate or a duration is below 0")
 	}
 	proto, err := protocolOf(o.URL)
@@ -161,12 +181,18 @@ func (o Options) withDefaults() (Options, protocol, error) {
 		return o, proto, usagef("to drain takes a backlog and a consumer")
 	case o.Drain && (o.Count > 0 || o.Rate > 0 || o.Warmup > 0):
 		return o, proto, usagef("to drain is to publish nothing after the backlog: no count, rate or warm-up")
+	case o.RampTo > 0 && (o.Rate == 0 || o.Count > 0):
+		return o, proto, usagef("a ramp begins at a rate and lasts as long as the measured time: a rate and no count")
 	case o.Count > 0 && o.Warmup > 0:
 		return o, proto, usagef("a run with a count has no warm-up")
 	case o.QueueName != "" && o.Queues > 1:
 		return o, proto, usagef("one name is for one queue, not %d", o.Queues)
 	case o.QueueType != "" && !proto.amqp():
 		return o, proto, usagef("a queue type is for AMQP")
+	case proto.nats() && (o.Fanout || o.Multiple):
+		return o, proto, usagef("a fanout exchange and multiple acks are not for NATS")
+	case proto.name == "NATS" && (o.Backlog > 0 || o.Persistent):
+		return o, proto, usagef("core NATS keeps no message: use jetstream://")
 	}
 	return o, proto, nil
 }
@@ -179,6 +205,7 @@ type protocol struct {
 }
 
 func (p protocol) amqp() bool { return strings.HasPrefix(p.name, "AMQP") }
+func (p protocol) nats() bool { return strings.HasPrefix(p.name, "NATS") }
 
 // protocols are by the URL's scheme.
 var protocols = map[string]protocol{
@@ -188,6 +215,9 @@ var protocols = map[string]protocol{
 	"fires": {name: "FMQ1 over TLS", port: "5674", dial: dialFMQ1},
 	"ws":    {name: "FMQ1 over WebSocket", port: "15672", dial: dialFMQ1},
 	"wss":   {name: "FMQ1 over WebSocket and TLS", port: "15671", dial: dialFMQ1},
+
+	"nats":      {name: "NATS", port: "4222", dial: dialCore},
+	"jetstream": {name: "NATS JetStream", port: "4222", dial: dialJetStream},
 }
 
 // target is a parsed URL.
@@ -197,8 +227,9 @@ type target struct {
 	vhost      string
 	patience   time.Duration
 	multiple   bool // acks are cumulative
-	size       int  // bytes of a body
+	size       int  // bytes of the largest body
 	queueType  string
+	persistent bool
 }
 
 // webSocket says that messages are framed by the transport.
@@ -212,7 +243,7 @@ func protocolOf(raw string) (protocol, error) {
 	if p, ok := protocols[u.Scheme]; ok {
 		return p, nil
 	}
-	return protocol{}, usagef("the URL %q does not start with amqp:// or amqps://, fire:// or fires://, ws:// or wss://", u.Redacted())
+	return protocol{}, usagef("the URL %q does not start with amqp:// or amqps://, fire:// or fires://, ws:// or wss://, nats:// or jetstream://", u.Redacted())
 }
 
 // targetOf parses a URL that protocolOf has accepted. An empty path is the vhost "/", also with AMQP, which
@@ -222,7 +253,7 @@ func targetOf(o Options, p protocol) (target, error) {
 	if err != nil {
 		return target{}, usagef("the URL cannot be read: %v", errors.Unwrap(err))
 	}
-	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: o.Size, queueType: o.QueueType}
+	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: slices.Max(o.Sizes), queueType: o.QueueType, persistent: o.Persistent}
 	t.Scheme = u.Scheme
 	host, port := u.Hostname(), u.Port()
 	if host == "" {

@@ -39,14 +39,11 @@ func newConsumer(r *run, id int, w wire) *consumer {
 
 // subscribe asks for deliveries; what the broker answers is consume's.
 func (c *consumer) subscribe() error {
-	if err := c.w.consuming(c.run.o.Prefetch); err != nil {
-		return err
-	}
-	var b []byte
+	names := make([]string, len(c.queue))
 	for handle, q := range c.queue {
-		b = c.w.appendSubscribe(b, c.run.queues[q], uint32(handle))
+		names[handle] = c.run.queues[q]
 	}
-	return c.w.write(b)
+	return c.w.subscribe(names, c.run.o.Prefetch)
 }
 
 // consume takes deliveries until every subscription is cancelled.
@@ -85,13 +82,13 @@ func (c *consumer) delivered(handle uint32, tag uint64, size int, head []byte) e
 	c.row++
 	c.count++
 	c.acks = c.w.appendAck(c.acks, tag)
-	if size != c.run.o.Size || len(head) < stampSize {
+	if len(head) < stampSize {
 		return errForeign
 	}
 	sent := int64(binary.BigEndian.Uint64(head))
 	id := binary.BigEndian.Uint64(head[8:])
 	from, seq := int(id>>48), id&(1<<48-1)
-	if from >= len(c.held.streams) || seq == 0 || seq > c.run.publishers[from].sent.Load() {
+	if from >= len(c.held.streams) || seq == 0 || seq > c.run.publishers[from].sent.Load() || size != c.run.sizeOf(seq) {
 		return errForeign
 	}
 	if c.held.streams[from].add(seq) {

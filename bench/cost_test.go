@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -58,8 +59,19 @@ func supplyFMQ1(size int) *supply {
 	return s
 }
 
+func supplyJetStream(size int) *supply {
+	s := &supply{}
+	for n := range supplied {
+		s.bytes = fmt.Appendf(s.bytes, "MSG firemq-bench-ABCDEFGHIJ-0 1 $JS.ACK.firemq-bench-ABCDEFGHIJ-0.bench.1.%d.%d.1764468000000000000.900 %d\r\n", n, n, size)
+		s.stamps = append(s.stamps, len(s.bytes))
+		s.bytes = append(append(s.bytes, filler(size)...), crlf...)
+	}
+	return s
+}
+
 // offline is a run without a broker.
 func offline(o Options) *run {
+	o.Sizes = []int{o.Size}
 	r := &run{o: o, base: time.Now(), queues: []string{"firemq-bench-ABCDEFGHIJ-0"}, ledgers: make([]ledger, 1)}
 	r.ledgers[0].streams = make([]stream, 1)
 	r.confirmMeters, r.deliveryMeters = []*meter{newMeter()}, []*meter{newMeter()}
@@ -69,8 +81,11 @@ func offline(o Options) *run {
 
 func offlineWire(protocol string, conn net.Conn) wire {
 	l := &link{conn: conn, buf: make([]byte, 2*readSize)}
-	if protocol == "fire" {
-		return &fmq1Wire{link: l, maxFrame: readSize, credits: []credit{{part: 125}}}
+	switch protocol {
+	case "fire":
+		return &fmq1Wire{link: l, maxFrame: readSize, credits: []credit{newCredit(1000)}}
+	case "jetstream":
+		return &natsWire{link: l, stream: true, maxLine: readSize, inbox: "_INBOX.ABCDEFGHIJKL.", queues: []string{"firemq-bench-ABCDEFGHIJ-0"}, credits: []credit{newCredit(1000)}}
 	}
 	return &amqpWire{link: l, frameMax: amqpFrameMax}
 }
@@ -78,10 +93,7 @@ func offlineWire(protocol string, conn net.Conn) wire {
 func offlineConsumer(protocol string) *consumer {
 	o := Options{Publishers: 1, Consumers: 1, Size: 256, Window: 1000}
 	r := offline(o)
-	s := supplyAMQP(o.Size)
-	if protocol == "fire" {
-		s = supplyFMQ1(o.Size)
-	}
+	s := map[string]func(int) *supply{"amqp": supplyAMQP, "fire": supplyFMQ1, "jetstream": supplyJetStream}[protocol](o.Size)
 	c := newConsumer(r, 0, offlineWire(protocol, s))
 	p := newPublisher(r, 0, offlineWire(protocol, s))
 	p.sent.Store(1 << 40)
@@ -103,6 +115,7 @@ func publishBatch(tb testing.TB, p *publisher, n int) {
 			tb.Fatal(err)
 		}
 	}
+	p.batch = p.w.appendPublished(p.batch, seq)
 	if err := p.flush(seq); err != nil {
 		tb.Fatal(err)
 	}
@@ -116,7 +129,7 @@ func publishBatch(tb testing.TB, p *publisher, n int) {
 }
 
 func BenchmarkConsume(b *testing.B) {
-	for _, protocol := range []string{"amqp", "fire"} {
+	for _, protocol := range []string{"amqp", "fire", "jetstream"} {
 		b.Run(protocol, func(b *testing.B) {
 			c := offlineConsumer(protocol)
 			b.ReportAllocs()
@@ -138,7 +151,7 @@ func BenchmarkConsume(b *testing.B) {
 }
 
 func BenchmarkPublish(b *testing.B) {
-	for _, protocol := range []string{"amqp", "fire"} {
+	for _, protocol := range []string{"amqp", "fire", "jetstream"} {
 		b.Run(protocol, func(b *testing.B) {
 			p := offlinePublisher(protocol)
 			b.ReportAllocs()
@@ -153,7 +166,7 @@ func BenchmarkPublish(b *testing.B) {
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	for _, protocol := range []string{"amqp", "fire"} {
+	for _, protocol := range []string{"amqp", "fire", "jetstream"} {
 		c, p := offlineConsumer(protocol), offlinePublisher(protocol)
 		if n := testing.AllocsPerRun(100, func() {
 			if err := c.w.read(c); err != nil {

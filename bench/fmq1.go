@@ -18,13 +18,23 @@ type fmq1Wire struct {
 	rid      uint64
 	out      []byte
 	credits  []credit // one a subscription
-	prefetch int      // of each subscription
 }
 
 // credit is what a subscription may still be sent.
 type credit struct {
 	part  int // a top-up
 	taken int // deliveries since the last top-up
+}
+
+func newCredit(prefetch int) credit { return credit{part: max(1, prefetch/8)} }
+
+// take notes n deliveries and says how many to ask for again: none, until an eighth of the prefetch is used.
+func (c *credit) take(n int) (more int) {
+	if c.taken += n; c.taken < c.part {
+		return 0
+	}
+	more, c.taken = c.taken, 0
+	return more
 }
 
 // headerRoom is more than the header of any frame that a run is sent: names, an error's text.
@@ -175,18 +185,16 @@ func (w *fmq1Wire) bind(exchange, queue string) error {
 	return err
 }
 
-func (w *fmq1Wire) publishing() error { return nil } // confirms are always on
+func (w *fmq1Wire) publishing(int) error { return nil } // confirms are always on
 
-func (w *fmq1Wire) consuming(prefetch int) error {
-	w.prefetch = prefetch
-	return nil
-}
-
-// appendSubscribe is called for the handles 0, 1, 2 ... in turn.
-func (w *fmq1Wire) appendSubscribe(dst []byte, queue string, handle uint32) []byte {
-	w.credits = append(w.credits, credit{part: max(1, w.prefetch/8)})
-	m := fmq1.Subscribe{RID: subscribeRID + uint64(handle), Sub: uint64(handle) + 1, Queue: queue, Credit: uint64(w.prefetch)}
-	return fmq1.Append(dst, fmq1.OpSubscribe, &m)
+func (w *fmq1Wire) subscribe(queues []string, prefetch int) error {
+	var b []byte
+	for handle, q := range queues {
+		w.credits = append(w.credits, newCredit(prefetch))
+		m := fmq1.Subscribe{RID: subscribeRID + uint64(handle), Sub: uint64(handle) + 1, Queue: q, Credit: uint64(prefetch)}
+		b = fmq1.Append(b, fmq1.OpSubscribe, &m)
+	}
+	return w.write(b)
 }
 
 // close says goodbye, so that acks on their way are taken, but does not insist.
@@ -210,12 +218,12 @@ func (w *fmq1Wire) product() string { return w.name }
 const seqMark = uint64(1) << 63
 
 func (w *fmq1Wire) template(exchange string, keys []string, size int, persistent bool) template {
-	t := template{tail: filler(size)}
+	t := template{tail: filler(size), number: binary.BigEndian.PutUint64}
 	for _, key := range keys {
 		m := fmq1.Publish{Seq: seqMark, Exchange: []byte(exchange), Key: []byte(key), Persistent: persistent}
 		b := m.AppendTo(fmq1.Begin(nil, fmq1.OpPublish))
 		t.prefix = append(t.prefix, fmq1.End(b, 0, size))
-		t.seqAt = indexUint64(b, seqMark)
+		t.numberAt = append(t.numberAt, indexUint64(b, seqMark))
 	}
 	return t
 }
@@ -229,6 +237,8 @@ func indexUint64(b []byte, v uint64) int {
 	}
 	panic("BUG: no sequence number in the template")
 }
+
+func (w *fmq1Wire) appendPublished(dst []byte, _ uint64) []byte { return dst }
 
 func (w *fmq1Wire) appendAck(dst []byte, tag uint64) []byte {
 	if w.multiple {
@@ -247,13 +257,10 @@ func (w *fmq1Wire) appendSettled(dst []byte, handle uint32, lastTag uint64, n in
 	if w.multiple && n > 0 {
 		dst = appendSettle(dst, fmq1.Settle{Tag: lastTag, Multiple: true})
 	}
-	c := &w.credits[handle]
-	c.taken += n
-	if c.taken >= c.part {
-		m := fmq1.Credit{Sub: uint64(handle) + 1, Credit: uint64(c.taken)}
+	if more := w.credits[handle].take(n); more > 0 {
+		m := fmq1.Credit{Sub: uint64(handle) + 1, Credit: uint64(more)}
 		start := len(dst)
 		dst = fmq1.End(m.AppendTo(fmq1.Begin(dst, fmq1.OpCredit)), start, 0)
-		c.taken = 0
 	}
 	return dst
 }

@@ -20,8 +20,8 @@ type publisher struct {
 	id    int
 	run   *run // immutable
 	w     wire
-	t     template
-	queue []int // immutable; which queue each prefix of t publishes to
+	t     []template // one a size
+	queue []int      // immutable; which queue each prefix of a template publishes to
 
 	// Owned by the writer until run.publishersDone, then read by the run.
 	perQueue []uint64 // messages sent by each prefix: the last sequence number of its stream
@@ -70,8 +70,10 @@ func newPublisher(r *run, id int, w wire) *publisher {
 		p.queue, keys = []int{0}, []string{""}
 	}
 	p.perQueue = make([]uint64, len(p.queue))
-	p.t = w.template(r.exchange, keys, r.o.Size, r.o.Persistent)
-	p.batch = make([]byte, 0, batchBytes+len(p.t.prefix[0])+tailCopy+1024)
+	for _, size := range r.o.Sizes {
+		p.t = append(p.t, w.template(r.exchange, keys, size, r.o.Persistent))
+	}
+	p.batch = make([]byte, 0, batchBytes+len(p.t[0].prefix[0])+tailCopy+1024)
 	return p
 }
 
@@ -107,6 +109,7 @@ func (p *publisher) write(limit uint64, paced bool) error {
 				return err
 			}
 		}
+		p.batch = p.w.appendPublished(p.batch, seq)
 		if err := p.flush(seq); err != nil {
 			return err
 		}
@@ -121,14 +124,15 @@ const maxSleep = 100 * time.Millisecond
 func (p *publisher) stage(seq uint64, at int64) error {
 	k := int((seq - 1) % uint64(len(p.queue)))
 	p.perQueue[k]++
+	t := &p.t[p.run.turnOf(p.perQueue[k])]
 	start := len(p.batch)
-	b := append(p.batch, p.t.prefix[k]...)
-	if p.t.seqAt >= 0 {
-		binary.BigEndian.PutUint64(b[start+p.t.seqAt:], seq)
+	b := append(p.batch, t.prefix[k]...)
+	if t.number != nil {
+		t.number(b[start+t.numberAt[k]:], seq)
 	}
-	tail := p.t.tail
+	tail := t.tail
 	copied := min(len(tail), tailCopy)
-	stamp := len(b) + p.t.body
+	stamp := len(b) + t.body
 	b = append(b, tail[:copied]...)
 	binary.BigEndian.PutUint64(b[stamp:], uint64(at))
 	binary.BigEndian.PutUint64(b[stamp+8:], uint64(p.id)<<48|p.perQueue[k])

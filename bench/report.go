@@ -76,12 +76,14 @@ type Parameters struct {
 	Consumers  int     `json:"consumers"`
 	Queues     int     `json:"queues"`
 	Fanout     bool    `json:"fanout"`
-	Size       int     `json:"size"`
+	Size       int     `json:"size"` // bytes of a body, or the mean
+	Sizes      []int   `json:"sizes"`
 	Persistent bool    `json:"persistent"`
 	Window     int     `json:"window"`
 	Prefetch   int     `json:"prefetch"`
 	Multiple   bool    `json:"multiple_acks"`
 	Rate       float64 `json:"rate"`
+	RampTo     float64 `json:"ramp_to"`
 	Warmup     float64 `json:"warmup_s"`
 	Duration   float64 `json:"duration_s"`
 	Count      uint64  `json:"count"`
@@ -101,7 +103,7 @@ type Filled struct {
 // Usage is what the broker's process tree used in the measured time.
 type Usage struct {
 	CPU          float64 `json:"cpu_s"`
-	PerDelivered float64 `json:"cpu_us_per_delivered"` // or per publish where nothing is consumed
+	PerDelivered float64 `json:"cpu_us_per_delivered"` // or per publish where nothing is consumed; 0: no message came
 	// PerMessage is for runs whose queues grow or shrink: half of the publishes and deliveries count.
 	PerMessage float64 `json:"cpu_us_per_message"`
 	Cores      float64 `json:"cores"`
@@ -133,8 +135,8 @@ func newReport(r *run) *Report {
 		Broker:  Broker{Product: r.control.product(), Protocol: r.proto.name, Address: r.addr, PID: o.BrokerPID},
 		Parameters: Parameters{
 			Publishers: o.Publishers, Consumers: o.Consumers, Queues: o.Queues, Fanout: o.Fanout,
-			Size: o.Size, Persistent: o.Persistent, Window: o.Window, Prefetch: o.Prefetch,
-			Multiple: o.Multiple, Rate: o.Rate, Warmup: o.Warmup.Seconds(), Duration: o.Duration.Seconds(),
+			Size: o.Size, Sizes: o.Sizes, Persistent: o.Persistent, Window: o.Window, Prefetch: o.Prefetch,
+			Multiple: o.Multiple, Rate: o.Rate, RampTo: o.RampTo, Warmup: o.Warmup.Seconds(), Duration: o.Duration.Seconds(),
 			Count: o.Count, Backlog: o.Backlog, Drain: o.Drain, QueueType: o.QueueType,
 		},
 		Seconds: []Second{},
@@ -228,7 +230,10 @@ func (rep *Report) count(r *run) {
 		through = max(1, (float64((rep.after.published-rep.before.published)*r.copies())+float64(messages))/2)
 	}
 	each := func(cpu time.Duration) float64 {
-		return float64(cpu.Nanoseconds()) / 1e3 / float64(max(1, messages))
+		if messages == 0 {
+			return 0
+		}
+		return float64(cpu.Nanoseconds()) / 1e3 / float64(messages)
 	}
 	rep.ClientCPU = each(rep.after.cpu - rep.before.cpu)
 	if r.o.BrokerPID != 0 && rep.usageErr == nil {

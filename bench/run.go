@@ -39,6 +39,17 @@ type run struct {
 // now is the run's clock, in nanoseconds since it began.
 func (r *run) now() int64 { return int64(time.Since(r.base)) }
 
+// sizeOf is the size of message seq, from 1, of a publisher to a queue.
+func (r *run) sizeOf(seq uint64) int { return r.o.Sizes[r.turnOf(seq)] }
+
+// turnOf is the index of that size. Most runs have one.
+func (r *run) turnOf(seq uint64) int {
+	if len(r.o.Sizes) == 1 {
+		return 0
+	}
+	return int((seq - 1) % uint64(len(r.o.Sizes)))
+}
+
 // queuesOf shares the queues out among n clients: several each, or several clients a queue.
 func (r *run) queuesOf(client, n int) []int {
 	if n >= len(r.queues) {
@@ -192,7 +203,7 @@ func (r *run) load(ctx context.Context, to target) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := w.publishing(); err != nil {
+		if err := w.publishing(r.o.Window); err != nil {
 			return nil, fmt.Errorf("publisher %d: %w", id, err)
 		}
 		p := newPublisher(r, id, w)
@@ -247,7 +258,11 @@ func (r *run) startWriters(c *crew) (written <-chan struct{}) {
 		if r.o.Rate > 0 {
 			each := r.o.Rate / float64(len(r.publishers))
 			// Side by side, so that they do not all send at the same moment.
-			p.pace = newPace(now+int64(float64(id)/r.o.Rate*float64(time.Second)), each)
+			start := now + int64(float64(id)/r.o.Rate*float64(time.Second))
+			p.pace = newPace(start, each)
+			if r.o.RampTo > 0 {
+				p.pace = newRamp(start, each, r.o.RampTo/float64(len(r.publishers)), r.o.Warmup, r.o.Duration)
+			}
 		}
 	}
 	return r.writeAll(c, count, r.o.Rate > 0)
@@ -310,14 +325,20 @@ func (r *run) phases(ctx context.Context) (*Report, error) {
 		r.drain(ctx, rep)
 	} else {
 		r.subscribe(&c)
-		written := r.startWriters(&c)
-		r.watch(ctx, Warmup, r.o.Warmup, nil, rep)
+		var written <-chan struct{}
+		if r.o.Warmup > 0 {
+			written = r.startWriters(&c)
+			r.watch(ctx, Warmup, r.o.Warmup, nil, rep)
+		}
 		from, to := r.now(), never
 		if r.o.Duration > 0 {
 			to = from + int64(r.o.Duration)
 		}
 		r.measure(from, to)
 		rep.begin(r)
+		if written == nil {
+			written = r.startWriters(&c)
+		}
 		r.watch(ctx, Measure, time.Duration(to-from), written, rep)
 		r.measure(from, min(to, r.now()))
 	}

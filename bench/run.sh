@@ -12,6 +12,7 @@
 #   RABBITMQ_ROOT=DIR     another RabbitMQ, in a root folder, as root: debootstrap testing DIR, mount its proc,
 #                         then chroot DIR apt-get install rabbitmq-server
 #   LAVINMQ="command"     LavinMQ; it is measured with its defaults and with tcp_nodelay
+#   NATS=nats-server      for reference; "make nats" puts it into .cache/bin
 #
 #   BROKERS="firemq ..." SCENARIOS="transient ..."    only these
 #   ENGINE=native|docker CPUS=4 MEMORY=2g             where they run
@@ -37,6 +38,7 @@ if [ "${ENGINE:-}" != docker ] && [ "${BROKER_CORES-0}${LOAD_CORES-1}" != "" ]; 
 	command -v taskset >/dev/null || { echo "run.sh: taskset is missing: install util-linux" >&2; exit 1; }
 	[ "$(nproc)" -ge 2 ] || { echo "run.sh: two cores are needed: one for the broker, one for the load" >&2; exit 1; }
 fi
+[ -n "${NATS:-}" ] || [ ! -x .cache/bin/nats-server ] || export NATS=.cache/bin/nats-server
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM

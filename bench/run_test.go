@@ -42,6 +42,9 @@ func TestRunDeliversEverything(t *testing.T) {
 		"one each":           func(o *Options) {},
 		"smallest body":      func(o *Options) { o.Size = MinSize },
 		"body of two copies": func(o *Options) { o.Size = tailCopy + 5000 },
+		"bodies of all sizes": func(o *Options) {
+			o.Sizes, o.Queues, o.Publishers, o.Consumers = []int{MinSize, tailCopy + 5000, 300}, 2, 2, 2
+		},
 		"body of two frames": func(o *Options) { o.Size, o.Window = 200_000, 5 },
 		"four of each":       func(o *Options) { o.Publishers, o.Consumers = 4, 4 },
 		"more queues":        func(o *Options) { o.Publishers, o.Consumers, o.Queues = 2, 3, 7 },
@@ -50,6 +53,7 @@ func TestRunDeliversEverything(t *testing.T) {
 		"acks with multiple": func(o *Options) { o.Consumers, o.Queues, o.Multiple = 1, 3, true },
 		"window of one":      func(o *Options) { o.Window, o.Prefetch = 1, 1 },
 		"paced":              func(o *Options) { o.Rate, o.Publishers = 2000, 2 },
+		"a ramp":             func(o *Options) { o.Rate, o.RampTo, o.Publishers, o.Warmup = 1000, 4000, 2, 20*time.Millisecond },
 		"warmed up":          func(o *Options) { o.Warmup = 20 * time.Millisecond },
 		"a count":            func(o *Options) { o.Duration, o.Count, o.Publishers = 0, 1001, 3 },
 		"a count, paced":     func(o *Options) { o.Duration, o.Count, o.Rate = 0, 100, 5000 },
@@ -191,13 +195,19 @@ func TestRunRefusesOptions(t *testing.T) {
 		"scheme":               {URL: "http://localhost"},
 		"no URL":               {},
 		"size":                 {URL: "amqp://localhost", Size: MinSize - 1},
+		"sizes":                {URL: "amqp://localhost", Sizes: []int{256, MinSize - 1}},
+		"too many sizes":       {URL: "amqp://localhost", Sizes: make([]int, MaxSizes+1)},
 		"window":               {URL: "amqp://localhost", Window: -1},
 		"rate":                 {URL: "amqp://localhost", Rate: -1},
 		"drain":                {URL: "amqp://localhost", Drain: true, Consumers: 1},
 		"drain and publish":    {URL: "amqp://localhost", Drain: true, Consumers: 1, Backlog: 1, Count: 1},
 		"one name, two queues": {URL: "amqp://localhost", Queues: 2, QueueName: "q"},
 		"queue type":           {URL: "fire://localhost", QueueType: "quorum"},
+		"fanout over NATS":     {URL: "jetstream://localhost", Fanout: true},
+		"backlog of core NATS": {URL: "nats://localhost", Backlog: 1},
 		"count":                {URL: "amqp://localhost", Count: MaxCount + 1},
+		"ramp from nowhere":    {URL: "amqp://localhost", RampTo: 1000},
+		"ramp and count":       {URL: "amqp://localhost", Rate: 10, RampTo: 1000, Count: 1},
 		"count and warm-up":    {URL: "amqp://localhost", Count: 1, Warmup: 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,15 +22,18 @@ type wire interface {
 	declareFanout(name string) error
 	deleteExchange(name string) error
 	bind(exchange, queue string) error
-	publishing() error            // before the first publish
-	consuming(prefetch int) error // before the first appendSubscribe; the prefetch is of each subscription
-	close()                       // tells the broker, then closes the socket
+	publishing(window int) error // before the first publish; window is the most that are unconfirmed
+	// subscribe is called once. A queue's index is the handle of its subscription, and each has the prefetch.
+	// Answers to it that are not here when it returns are taken by read, since deliveries may come first.
+	subscribe(queues []string, prefetch int) error
+	close() // tells the broker, then closes the socket
 
 	// template is what every publish to that key looks like.
 	template(exchange string, keys []string, size int, persistent bool) template
-	// appendSubscribe, appendAck, appendSettled and appendCancel spell what a consumer writes. The answer
-	// to a subscription is taken by read, since deliveries of another one may come before it.
-	appendSubscribe(dst []byte, queue string, handle uint32) []byte
+	// appendPublished is called at the end of a batch of publishes. It says what the protocol wants said then.
+	appendPublished(dst []byte, upTo uint64) []byte
+	// appendAck, appendSettled and appendCancel spell what a consumer writes; appendAck is called within
+	// the delivery that it is for.
 	appendAck(dst []byte, tag uint64) []byte
 	// appendSettled is called after n messages of a subscription were acknowledged. It says what the
 	// protocol wants said once a batch.
@@ -58,10 +61,11 @@ type handler interface {
 // template is how a publisher spells its messages: prefix of the queue, then the tail.
 type template struct {
 	prefix [][]byte // one for each key
-	// seqAt is where in every prefix the publish's number is, as a big-endian u64; below 0: nowhere.
-	seqAt int
-	tail  []byte
-	body  int // where the body begins in tail: there its stamp goes
+	// number writes the publish's number into a prefix, numberAt says where in each; nil: nowhere.
+	number   func(dst []byte, seq uint64)
+	numberAt []int
+	tail     []byte
+	body     int // where the body begins in tail: there its stamp goes
 }
 
 // link is a socket with the part of its input that is not decoded yet.

@@ -166,13 +166,24 @@ func TestContainers(t *testing.T) {
 	}
 	c := n.(*container)
 	// Nobody answers: the container is made, and its start given up.
-	canceled, cancel := context.WithCancel(t.Context())
-	c.made = false
-	go cancel()
-	if _, err := n.start(canceled); err == nil {
-		t.Error("a broker that does not answer is ready")
+	nats, err := where.make(natsServer(s, "nats", ""))
+	if err != nil {
+		t.Fatal(err)
 	}
-	c.made = true
+	for _, made := range []node{n, nats} {
+		impatient, cancel := context.WithCancel(t.Context())
+		go func() {
+			for raw := ""; !strings.Contains(raw, made.(*container).name) && impatient.Err() == nil; {
+				b, _ := os.ReadFile(calls)
+				raw = string(b)
+				runtime.Gosched()
+			}
+			cancel()
+		}()
+		if _, err := made.start(impatient); err == nil {
+			t.Error("a broker that does not answer is ready")
+		}
+	}
 	rep, _, err := n.load(t.Context(), "fire", "--persistent")
 	if err != nil || rep.ConsumeRate != 7 {
 		t.Errorf("%+v, %v", rep, err)
@@ -193,6 +204,7 @@ func TestContainers(t *testing.T) {
 	for _, want := range []string{
 		"build --quiet --tag firemq-compare",
 		"run --rm --network container:" + c.name + " --pid container:" + c.name + " --cpus 2 firemq-compare bench --json --quiet --url fire://localhost --broker-pid 1 --persistent\n",
+		fmt.Sprintf("--publish 127.0.0.1:%d:5672 ", c.port), fmt.Sprintf("--publish 127.0.0.1:%d:4222 ", nats.(*container).port),
 		"pause " + c.name, "unpause " + c.name, "stop --time 60 " + c.name, "kill " + c.name, "rm --force --volumes " + c.name,
 	} {
 		if !strings.Contains(string(raw), want) {
@@ -304,6 +316,34 @@ func TestSlowerBenchmarks(t *testing.T) {
 	}
 	if got := slowerBenchmarks(old, old, 1); got != nil {
 		t.Errorf("the same is slower: %q", got)
+	}
+}
+
+// TestGateMeasuresAgain has binaries that take CPU time: of one benchmark that was slow by chance, and one that is slower.
+func TestGateMeasuresAgain(t *testing.T) {
+	dir := t.TempDir()
+	for name, slow := range map[string]string{"old.": "BenchmarkNone", "new.": "BenchmarkB"} {
+		script := "#!/bin/sh\nn=6000\n[ \"$2\" != '-test.bench=^" + slow + "$' ] || n=60000\nwhile [ $n -gt 0 ]; do n=$((n-1)); done\n" +
+			"echo \"$2 $3\" >>" + filepath.Join(dir, name+"calls") + "\n"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b, c := module+" BenchmarkA/x=1-2", module+" BenchmarkB-2", module+" BenchmarkC-2"
+	old := map[string]benchmark{a: {ns: []float64{100}}, b: {ns: []float64{100}}, c: {ns: []float64{100}}}
+	now := map[string]benchmark{a: {ns: []float64{400}}, b: {ns: []float64{400}}, c: {ns: []float64{140}}}
+	if err := again(t.Context(), settings{binaries: dir, limit: 1.5}, old, now); err != nil {
+		t.Fatal(err)
+	}
+	if got := slowerBenchmarks(old, now, 1.5); len(got) != 1 || !strings.HasPrefix(got[0], b+": ") || !strings.HasSuffix(got[0], ", was 100") {
+		t.Errorf("%q", got)
+	}
+	calls, err := os.ReadFile(filepath.Join(dir, "new.calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(calls); !strings.Contains(got, "^BenchmarkA$/^x=1$ -test.benchtime=3000000x\n") || strings.Count(got, "^BenchmarkB$") != tries || strings.Contains(got, "BenchmarkC") {
+		t.Error(got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -139,7 +140,7 @@ func (c *container) start(ctx context.Context) (time.Duration, error) {
 		_, err = docker(ctx, "start", c.name)
 	} else {
 		args := []string{"run", "--detach", "--name", c.name, "--cpus", c.s.cpus, "--memory", c.s.memory,
-			"--publish", fmt.Sprintf("127.0.0.1:%d:5672", c.port), "--env", "FIREMQ_LOOPBACK_USERS="}
+			"--publish", fmt.Sprintf("127.0.0.1:%d:%d", c.port, cmp.Or(c.kind.port, 5672)), "--env", "FIREMQ_LOOPBACK_USERS="}
 		args = append(append(args, c.kind.image), c.kind.flags...)
 		_, err = docker(ctx, args...)
 		c.made = true
@@ -147,7 +148,7 @@ func (c *container) start(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := awaitReady(ctx, c.url("amqp"), nil); err != nil {
+	if err := awaitReady(ctx, c.url(cmp.Or(c.kind.main, "amqp")), nil); err != nil {
 		return 0, fmt.Errorf("start %s: %w", c.kind.name, err)
 	}
 	return time.Since(began), nil

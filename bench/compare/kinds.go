@@ -14,6 +14,7 @@ import (
 type kind struct {
 	name string
 	slow bool   // takes seconds to start: one is kept for all scenarios of a round, without CPU in between
+	main string // scheme of the URL that tells when it is ready; "": amqp
 	root string // it is installed in this root folder; "": in the machine's own
 
 	// found says why it cannot run here.
@@ -24,6 +25,7 @@ type kind struct {
 	cleanup func(ports []int) // what a stop leaves running; nil: nothing
 
 	image string   // of a container
+	port  int      // that it listens on for the main scheme in there; 0: AMQP's
 	flags []string // of the container's command
 }
 
@@ -58,6 +60,12 @@ func columns(s settings) []column {
 		{name: "rabbitmq", kind: rabbit, scheme: "amqp"},
 		{name: "rabbitmq-quorum", kind: rabbit, scheme: "amqp", queueType: "quorum", only: durable},
 	}
+	nats, synced := natsServer(s, "nats", ""), natsServer(s, "nats-sync", "always")
+	nats.image, nats.flags = "nats:latest", []string{"-js", "-sd", "/data"}
+	list = append(list,
+		column{name: "nats", kind: nats, scheme: "nats", only: []string{"idle", "transient", "transient-4x4", "latency", "half"}},
+		column{name: "nats-jetstream", kind: nats, scheme: "jetstream", only: append(slices.Clone(durable), "drain")},
+		column{name: "nats-jetstream-sync", kind: synced, scheme: "jetstream", only: durable}) // a backlog takes it half an hour
 	if s.rabbitRoot != "" {
 		other := rabbitMQ("rabbitmq-root", s.rabbitRoot)
 		list = append(list,
@@ -155,5 +163,26 @@ func lavinMQ(s settings, name string, nodelay bool) *kind {
 		},
 		image: "cloudamqp/lavinmq:latest",
 		flags: []string{"--guest-only-loopback=false"},
+	}
+}
+
+// natsServer is no broker of this kind; it is here for reference. sync is its sync_interval: how long a message may
+// wait for the disk after its ack, by default 2 minutes, and with "always" not at all.
+func natsServer(s settings, name, sync string) *kind {
+	return &kind{
+		name:  name,
+		main:  "nats",
+		port:  4222,
+		found: func() error { _, err := exec.LookPath(s.nats); return err },
+		prepare: func(inside, dir string, ports []int) error {
+			config := fmt.Sprintf("host: 127.0.0.1\nport: %d\njetstream {\n  store_dir: %q\n", ports[0], filepath.Join(inside, "data"))
+			if sync != "" {
+				config += "  sync_interval: " + sync + "\n"
+			}
+			return os.WriteFile(filepath.Join(dir, "nats.conf"), []byte(config+"}\n"), 0o644)
+		},
+		command: func(inside string, ports []int) ([]string, []string) {
+			return []string{s.nats, "--config", filepath.Join(inside, "nats.conf")}, nil
+		},
 	}
 }

@@ -36,13 +36,15 @@ type settings struct {
 	loadCores    string
 	rabbitRoot   string // a root folder with a RabbitMQ in it
 	lavinmq      string // a command
+	nats         string // nats-server
 	engine       string // "", native or docker
 	cpus, memory string // of a container
 	document     string // BENCHMARKS.md
 
-	// Of gate: the binary to compare with, two files of go test -bench, and the most times slower.
-	base, benchmarks string
-	limit            float64
+	// Of gate: the binary to compare with, two files of go test -bench, a folder of test binaries, and the most
+	// times slower.
+	base, benchmarks, binaries string
+	limit                      float64
 
 	// Of watched.
 	pairs, window       int // windows are in seconds
@@ -79,12 +81,14 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&s.loadCores, "load-cores", envOr("LOAD_CORES", "1"), "cores of the load")
 	f.StringVar(&s.rabbitRoot, "rabbitmq-root", os.Getenv("RABBITMQ_ROOT"), "a root folder with another RabbitMQ installed in it")
 	f.StringVar(&s.lavinmq, "lavinmq", envOr("LAVINMQ", "lavinmq"), "the command that starts LavinMQ")
+	f.StringVar(&s.nats, "nats", envOr("NATS", "nats-server"), "the nats-server")
 	f.StringVar(&s.engine, "engine", os.Getenv("ENGINE"), "native or docker (default: docker if an engine answers)")
 	f.StringVar(&s.cpus, "cpus", envOr("CPUS", "4"), "CPUs of a container")
 	f.StringVar(&s.memory, "memory", envOr("MEMORY", "2g"), "memory of a container")
 	f.StringVar(&s.document, "document", "BENCHMARKS.md", "the document whose marked parts are made anew")
 	f.StringVar(&s.base, "base", "", "gate: the binary to compare with")
 	f.StringVar(&s.benchmarks, "benchmarks", "", "gate: the output of go test -bench before and after, two files with a comma between")
+	f.StringVar(&s.binaries, "binaries", "", "gate: the folder with the test binaries, to measure again what seems slower")
 	f.Float64Var(&s.limit, "limit", 1.5, "gate: how many times what it took at the base something may take")
 	f.IntVar(&s.pairs, "pairs", 40, "watched: pairs of windows")
 	f.IntVar(&s.window, "window", 2, "watched: seconds of a window")

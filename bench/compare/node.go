@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -115,7 +116,7 @@ func (n *native) start(ctx context.Context) (time.Duration, error) {
 		n.cmd.Wait()
 		close(exited)
 	}()
-	err := awaitReady(ctx, n.url("amqp"), exited)
+	err := awaitReady(ctx, n.url(cmp.Or(n.kind.main, "amqp")), exited)
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w (see %s)", n.kind.name, err, n.log.Name())
 	}

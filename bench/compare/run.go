@@ -57,10 +57,11 @@ var scenarios = []scenario{
 func preset(name string) func(context.Context, *round, node, column) ([]result, error) {
 	return func(ctx context.Context, r *round, n node, c column) ([]result, error) {
 		res, err := r.load(ctx, n, c, name, "--preset", name, "--duration", r.duration(), "--warmup", fmt.Sprint(warmup))
-		if err == nil {
-			r.reached[c.name+" "+name] = res.Delivered
+		if err != nil {
+			return nil, err
 		}
-		return []result{res}, err
+		r.reached[c.name+" "+name] = res.Delivered
+		return []result{res}, nil
 	}
 }
 
@@ -77,7 +78,10 @@ func half(of string, flags ...string) func(context.Context, *round, node, column
 		}
 		flags := append(flags, "--rate", fmt.Sprintf("%.0f", full/2), "--duration", r.duration(), "--warmup", fmt.Sprint(warmup))
 		res, err := r.load(ctx, n, c, name, flags...)
-		return []result{res}, err
+		if err != nil {
+			return nil, err
+		}
+		return []result{res}, nil
 	}
 }
 

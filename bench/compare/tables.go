@@ -163,6 +163,12 @@ func title(broker, product string) string {
 		return product + ", tcp_nodelay"
 	case strings.HasSuffix(broker, "-fmq1"):
 		return product + ", FMQ1"
+	case broker == "nats":
+		return product + ", core"
+	case broker == "nats-jetstream":
+		return product + ", JetStream, sync every 2 minutes"
+	case broker == "nats-jetstream-sync":
+		return product + ", JetStream, sync always"
 	}
 	return product
 }
@@ -292,7 +298,12 @@ func method(r *report, _ settings) (string, error) {
 }
 
 func throughput(r *report, _ settings) (string, error) {
-	cpu := r.grid(loads, func(r result) string { return fmt.Sprintf("%.2f", r.CPU) })
+	cpu := r.grid(loads, func(r result) string {
+		if r.CPU == 0 {
+			return "none delivered"
+		}
+		return fmt.Sprintf("%.2f", r.CPU)
+	})
 	if cpu == "" {
 		return "", nil
 	}

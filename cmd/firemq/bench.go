@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ func newBench(t terminal) *cobra.Command {
 		asJSON, quiet  bool
 		rates          []float64
 		preset, page   string
+		limits         limits
 	)
 	c := &cobra.Command{
 		Use:   "bench",
@@ -33,8 +35,8 @@ func newBench(t terminal) *cobra.Command {
 arrives exactly once. It shows what was published and consumed every second, then the averages
 and the latencies from publish to delivery and from publish to confirm.
 
-It speaks the FireMQ protocol, or AMQP 0-9-1 with --amqp or an amqp:// URL: to any broker.
-The exit status is 1 if a message was lost, duplicated or refused.
+It speaks the FireMQ protocol, or AMQP 0-9-1 with --amqp or an amqp:// URL to any broker.
+The exit status is 1 if a message was lost, duplicated or refused, or a --min-rate or --max-p99 was missed.
 
 Presets are loads with a name; flags given beside one replace what it says:
 ` + presetTable(),
@@ -42,6 +44,8 @@ Presets are loads with a name; flags given beside one replace what it says:
   firemq bench --publishers 4 --consumers 4 --size 1024 --duration 30s
   firemq bench --preset fanout --duration 30s --html report.html
   firemq bench --persistent --rate 1000,10000,100000
+  firemq bench --rate 1000 --ramp-to 500000 --duration 60s
+  firemq bench --persistent --rate 5000 --max-p99 20ms
   firemq bench --persistent --backlog 1000000 --drain
   firemq bench --url amqp://guest:guest@localhost:5672 --json`,
 		Args: noArgs,
@@ -99,7 +103,7 @@ Presets are loads with a name; flags given beside one replace what it says:
 				}
 			}
 			for _, rep := range reports {
-				if err := rep.Err(); err != nil {
+				if err := cmp.Or(rep.Err(), limits.check(rep)); err != nil {
 					return err
 				}
 			}
@@ -110,7 +114,7 @@ Presets are loads with a name; flags given beside one replace what it says:
 	f.SortFlags = false
 	f.StringVar(&preset, "preset", "", "a load with a `name`, listed above")
 	f.BoolVar(&embedded, "embedded", false, "start a broker in this process: in memory, with --persistent in a temporary directory")
-	f.StringVar(&url, "url", "", "the broker, `fire://user:pass@host:port/vhost` or amqp://..., fires:// or amqps:// over TLS, ws:// or wss:// over WebSocket (default: this machine)")
+	f.StringVar(&url, "url", "", "the broker, `fire://user:pass@host:port/vhost` or amqp://..., fires:// or amqps:// over TLS, ws:// or wss:// over WebSocket; for reference nats:// or jetstream:// (default: this machine)")
 	withEnv(f, "url")
 	trusted.add(f)
 	f.BoolVar(&amqp, "amqp", false, "speak AMQP 0-9-1 instead of the FireMQ protocol")
@@ -118,7 +122,7 @@ Presets are loads with a name; flags given beside one replace what it says:
 	f.IntVarP(&o.Consumers, "consumers", "c", 1, "connections that consume; 0: the messages stay until the end")
 	f.IntVarP(&o.Queues, "queues", "q", 1, "queues, shared out among publishers and consumers")
 	f.BoolVar(&o.Fanout, "fanout", false, "publish to a fanout exchange: each queue gets every message")
-	f.IntVarP(&o.Size, "size", "s", 256, fmt.Sprintf("`bytes` of a body, at least %d", bench.MinSize))
+	f.IntSliceVarP(&o.Sizes, "size", "s", []int{256}, fmt.Sprintf("`bytes` of a body, at least %d; several, as 100,2000,50000: in turn", bench.MinSize))
 	f.VarP(newSeconds(&o.Duration, 10*time.Second), "duration", "d", "measured time, in seconds or as 1m30s")
 	f.Var(newSeconds(&o.Warmup, time.Second), "warmup", "load before the measured time")
 	f.BoolVar(&o.Persistent, "persistent", false, "persistent messages; a confirm then means on disk")
@@ -126,6 +130,7 @@ Presets are loads with a name; flags given beside one replace what it says:
 	f.IntVar(&o.Prefetch, "prefetch", 1000, "unacknowledged messages, a consumer and queue")
 	f.BoolVar(&o.Multiple, "multiple-acks", false, "acknowledge what came together with one ack, not each message")
 	f.Float64SliceVarP(&rates, "rate", "r", nil, "messages per `second` of all publishers; several, as 1000,5000,20000: a run at each (default: as many as the window lets through)")
+	f.Float64Var(&o.RampTo, "ramp-to", 0, "let --rate change steadily to this one over the measured time")
 	f.Uint64Var(&o.Count, "count", 0, "end after this many messages of all publishers")
 	f.Uint64Var(&o.Backlog, "backlog", 0, "publish this many messages before consumers and the measured time begin")
 	f.BoolVar(&o.Drain, "drain", false, "publish nothing after the backlog: measure how it is consumed")
@@ -133,6 +138,8 @@ Presets are loads with a name; flags given beside one replace what it says:
 	f.StringVar(&o.QueueType, "queue-type", "", "x-queue-type of the queues, such as quorum (AMQP)")
 	f.BoolVar(&o.Keep, "keep", false, "leave the queues and what is in them")
 	f.IntVar(&o.BrokerPID, "broker-pid", 0, "measure CPU time and memory of this process and its children (Linux)")
+	f.Float64Var(&limits.rate, "min-rate", 0, "fail if fewer messages a second are consumed, or published where nothing is consumed")
+	f.DurationVar(&limits.p99, "max-p99", 0, "fail if p99 of the delivery latency, or of confirms where nothing is consumed, is above this, as 5ms")
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON, parameters and versions included, and nothing else on standard output; with several rates, one a line")
 	f.StringVar(&page, "html", "", "write the report with its charts to this `file`, which needs no other")
 	f.BoolVar(&quiet, "quiet", false, "no line every second")
@@ -168,6 +175,29 @@ func measure(ctx context.Context, t terminal, o bench.Options, rates []float64, 
 		}
 	}
 	return reports, nil
+}
+
+// limits are what a run has to reach; 0: anything.
+type limits struct {
+	rate float64 // messages a second
+	p99  time.Duration
+}
+
+func (l limits) check(rep *bench.Report) error {
+	rate, latency, of := rep.ConsumeRate, rep.Latency, "delivery"
+	if rep.Parameters.Consumers == 0 {
+		rate, latency, of = rep.PublishRate, rep.ConfirmLatency, "confirms"
+	}
+	if rate < l.rate {
+		return fmt.Errorf("%s messages a second are below --min-rate %s", thousands(rate, 0), thousands(l.rate, 0))
+	}
+	if l.p99 > 0 && latency.Count == 0 {
+		return fmt.Errorf("there is no latency for --max-p99: no message of the measured time arrived")
+	}
+	if p99 := time.Duration(latency.P99 * 1e3); l.p99 > 0 && p99 > l.p99 {
+		return fmt.Errorf("p99 of %s is %s, above --max-p99 %s", of, p99.Round(time.Microsecond), l.p99)
+	}
+	return nil
 }
 
 // interruptible ends with the first Ctrl-C or SIGTERM; the second ends the process.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/firemq/firemq/bench"
 )
@@ -100,16 +101,17 @@ FireMQ 0.1.0 over FMQ1, persistent messages of 256 bytes, 1 publisher, 2 consume
 
 func TestBenchChart(t *testing.T) {
 	var b bytes.Buffer
-	v := &benchView{live: &b, out: &b, chart: true, total: map[bench.Phase]time.Duration{bench.Measure: 10 * time.Second}}
+	width := 120
+	v := &benchView{live: &b, out: &b, chart: true, width: func() int { return width }, total: map[bench.Phase]time.Duration{bench.Measure: 10 * time.Second}}
 	for n := range 3 * chartColumns {
 		b.Reset()
 		v.second(bench.Second{Phase: bench.Measure, Elapsed: 5, Published: float64(n), Consumed: float64(n + 1), P99: 1000})
 	}
 	got := b.String()
-	if up := fmt.Sprintf("\x1b[%dF\x1b[J", chartRows+3); !strings.HasPrefix(got, up) {
+	if up := fmt.Sprintf("\x1b[%dF\x1b[J", chartRows+4); !strings.HasPrefix(got, up) {
 		t.Errorf("does not replace the chart before: %q", got)
 	}
-	if n := strings.Count(got, "\n"); n != chartRows+3 {
+	if n := strings.Count(got, "\n"); n != chartRows+4 {
 		t.Errorf("%d lines:\n%s", n, got)
 	}
 	for _, want := range []string{"192 consumed/s", "         192/s ", "p99 1.00 ms " + strings.Repeat("█", chartColumns), " 50 %"} {
@@ -120,6 +122,52 @@ func TestBenchChart(t *testing.T) {
 	v.second(bench.Second{Phase: bench.Drain, Backlog: 77})
 	if !strings.Contains(b.String(), "77 to come") {
 		t.Errorf("no backlog in\n%s", b.String())
+	}
+	// The terminal becomes narrower: no line reaches its end.
+	for width = 100; width >= chartLeast; width-- {
+		b.Reset()
+		v.second(bench.Second{Phase: bench.Measure, Elapsed: 99999, Published: 99_999_999, Consumed: 99_999_999, P50: 600e6, P99: 600e6})
+		_, drawn, _ := strings.Cut(b.String(), "\x1b[J")
+		for line := range strings.Lines(drawn) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n >= width {
+				t.Errorf("%d columns of %d: %s", n, width, line)
+			}
+		}
+	}
+	b.Reset()
+	v.second(bench.Second{Phase: bench.Measure})
+	if _, line, ok := strings.Cut(b.String(), "\x1b[J"); !ok || !strings.HasPrefix(line, "measure\n") || strings.Contains(line, "\x1b") {
+		t.Errorf("too narrow for a chart: %q", b.String())
+	}
+}
+
+func TestBenchLimits(t *testing.T) {
+	for _, c := range []struct{ flags, want string }{
+		{"--max-p99 1m", ""},
+		{"--consumers 0 --min-rate 1 --max-p99 1m", ""}, // with consumers the last confirm may be there before the first delivery
+		{"--min-rate 1e9", "below --min-rate 1,000,000,000"},
+		{"--max-p99 1ns", "p99 of delivery is "},
+		{"--consumers 0 --min-rate 1e9", "below --min-rate"},
+		{"--consumers 0 --max-p99 1ns", "p99 of confirms is "},
+	} {
+		got := runWith(t.Context(), nil, "", append(strings.Fields("bench --embedded --count 200 --quiet"), strings.Fields(c.flags)...)...)
+		if (got.status == 0) != (c.want == "") || !strings.Contains(got.err, c.want) || !strings.Contains(got.out, "200 published") {
+			t.Errorf("%s: status %d, error %q, output\n%s", c.flags, got.status, got.err, got.out)
+		}
+	}
+}
+
+func TestBenchSizes(t *testing.T) {
+	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--size", "100,300", "--count", "50", "--quiet")
+	if got.status != 0 || !strings.Contains(got.out, " messages of 200 bytes on average, ") {
+		t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
+	}
+}
+
+func TestBenchRamp(t *testing.T) {
+	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--rate", "100", "--ramp-to", "900", "--duration", "0.5", "--warmup", "0", "--quiet")
+	if got.status != 0 || !strings.Contains(got.out, ", 100 to 900 a second, ") {
+		t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
 	}
 }
 

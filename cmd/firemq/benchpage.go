@@ -17,12 +17,13 @@ import (
 var pageText string
 
 var pageTemplate = template.Must(template.New("bench.html").Funcs(template.FuncMap{
-	"count":  func(v float64) string { return thousands(v, 0) },
-	"ms":     func(us float64) string { return fmt.Sprintf("%.3f", us/1e3) },
-	"mib":    func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) },
-	"time":   func(t time.Time) string { return t.Format(time.RFC3339) },
-	"charts": charts,
-	"curve":  curve,
+	"count":    func(v float64) string { return thousands(v, 0) },
+	"ms":       func(us float64) string { return fmt.Sprintf("%.3f", us/1e3) },
+	"mib":      func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) },
+	"time":     func(t time.Time) string { return t.Format(time.RFC3339) },
+	"schedule": schedule,
+	"charts":   charts,
+	"curve":    curve,
 }).Parse(pageText))
 
 // writePage writes the reports as one HTML file with its charts in it.

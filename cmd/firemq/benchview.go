@@ -20,20 +20,25 @@ type benchView struct {
 	compact bool // a run of several: no report of its own but JSON, on one line
 	style   style
 	chart   bool // redraw a chart in place
+	width   func() int
 	phase   bench.Phase
 	seconds []bench.Second // of the chart, the newest last
 	drawn   int            // lines of the chart on the screen
 	total   map[bench.Phase]time.Duration
 }
 
-// The chart's columns, one a second, and rows, eight levels each.
+// The chart's columns, one a second, and rows, eight levels each. A line of a chart must not reach the end of
+// the terminal's, or it takes two and the chart is not taken away: columns are left out, and below
+// chartLeast there is a line a second instead.
 const (
 	chartColumns = 64
 	chartRows    = 6
+	chartMargin  = 18 // before and behind the columns
+	chartLeast   = 72
 )
 
 func newBenchView(t terminal, asJSON, quiet bool, o bench.Options) *benchView {
-	v := &benchView{out: t.out, asJSON: asJSON, style: style{on: t.color()}, chart: isTerminal(t.out),
+	v := &benchView{out: t.out, asJSON: asJSON, style: style{on: t.color()}, chart: isTerminal(t.out), width: func() int { return terminalWidth(t.out) },
 		total: map[bench.Phase]time.Duration{bench.Warmup: o.Warmup, bench.Measure: o.Duration}}
 	switch {
 	case quiet:
@@ -50,8 +55,11 @@ func (v *benchView) second(s bench.Second) {
 		return
 	}
 	if v.chart {
-		v.draw(s)
-		return
+		if width := v.width(); width >= chartLeast {
+			v.draw(s, min(chartColumns, width-chartMargin))
+			return
+		}
+		v.clear() // it has become narrower
 	}
 	if s.Phase != v.phase {
 		v.phase = s.Phase
@@ -65,12 +73,12 @@ func (v *benchView) second(s bench.Second) {
 	fmt.Fprintln(v.live)
 }
 
-// draw replaces the chart by one that ends with s.
-func (v *benchView) draw(s bench.Second) {
-	if len(v.seconds) == chartColumns {
-		v.seconds = v.seconds[:copy(v.seconds, v.seconds[1:])]
-	}
+// draw replaces the chart by one of so many columns that ends with s.
+func (v *benchView) draw(s bench.Second, columns int) {
 	v.seconds = append(v.seconds, s)
+	if more := len(v.seconds) - columns; more > 0 {
+		v.seconds = v.seconds[:copy(v.seconds, v.seconds[more:])]
+	}
 	rates, waits := make([]float64, len(v.seconds)), make([]float64, len(v.seconds))
 	for i, s := range v.seconds {
 		if rates[i], waits[i] = s.Consumed, s.P99; s.Phase == bench.Fill || s.Consumed == 0 {
@@ -84,8 +92,9 @@ func (v *benchView) draw(s bench.Second) {
 		fmt.Fprintf(&b, format+"\n", args...)
 		lines++
 	}
-	line("%s %6.1f s  %s published/s  %s consumed/s  p50 %s  p99 %s ms", v.style.bold(fmt.Sprintf("%-8s", s.Phase)), s.Elapsed,
-		thousands(s.Published, 12), thousands(s.Consumed, 12), milliseconds(s.P50), milliseconds(s.P99))
+	line("%s %6.1f s  %s published/s  %s consumed/s", v.style.bold(fmt.Sprintf("%-8s", s.Phase)), s.Elapsed,
+		thousands(s.Published, 12), thousands(s.Consumed, 12))
+	line("%-8s %18s p50 %s  p99 %s ms", "", "", milliseconds(s.P50), milliseconds(s.P99))
 	for i, row := range blocks(rates, chartRows) {
 		label := ""
 		if i == 0 {
@@ -153,8 +162,8 @@ func (v *benchView) report(rep *bench.Report) error {
 	if p.Persistent {
 		kind = "persistent"
 	}
-	fmt.Fprintf(&b, "\n%s\n", v.style.bold(fmt.Sprintf("%s over %s, %s messages of %d bytes, %s, %s, %s, %.1f s",
-		rep.Broker.Product, rep.Broker.Protocol, kind, p.Size,
+	fmt.Fprintf(&b, "\n%s\n", v.style.bold(fmt.Sprintf("%s over %s, %s messages of %s%s, %s, %s, %s, %.1f s",
+		rep.Broker.Product, rep.Broker.Protocol, kind, sizes(p), schedule(p),
 		count(p.Publishers, "publisher"), count(p.Consumers, "consumer"), count(p.Queues, "queue"), rep.Measured)))
 	if fill := rep.Fill; fill != nil {
 		fmt.Fprintf(&b, "  filled     %s/s  %s messages in %.2f s\n", thousands(fill.Rate, 12), thousands(float64(p.Backlog), 0), fill.Seconds)
@@ -197,6 +206,25 @@ func (v *benchView) report(rep *bench.Report) error {
 	fmt.Fprintf(&b, "\n  %s\n", counts)
 	_, err := io.WriteString(v.out, b.String())
 	return err
+}
+
+// sizes are those of bodies in words.
+func sizes(p bench.Parameters) string {
+	if len(p.Sizes) > 1 {
+		return fmt.Sprintf("%d bytes on average", p.Size)
+	}
+	return fmt.Sprintf("%d bytes", p.Size)
+}
+
+// schedule is the rate of a run in words, behind a comma; empty where there is none.
+func schedule(p bench.Parameters) string {
+	switch {
+	case p.RampTo > 0:
+		return fmt.Sprintf(", %s to %s a second", thousands(p.Rate, 0), thousands(p.RampTo, 0))
+	case p.Rate > 0:
+		return fmt.Sprintf(", %s a second", thousands(p.Rate, 0))
+	}
+	return ""
 }
 
 // printRates is the table of several runs, each at its rate.

@@ -54,6 +54,19 @@ func isTerminal(f any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
+// terminalWidth is how many columns the terminal f has; 0: it does not say.
+func terminalWidth(f any) int {
+	file, ok := f.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
 // color reports whether out may be coloured; NO_COLOR and TERM=dumb say no, as everywhere.
 func (t terminal) color() bool {
 	no, _ := t.env("NO_COLOR")
