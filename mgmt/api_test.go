@@ -52,6 +52,10 @@ func TestAnswers(t *testing.T) {
 		{"PUT", "/exchanges/%2F/amq.default", object{"type": "direct", "durable": true}, 401, "Access refused."},
 		{"DELETE", "/exchanges/%2F/amq.topic", nil, 401, "Access refused."},
 
+		{"GET", "/queues/%2F/absent/bindings", nil, 200, ""},
+		{"GET", "/exchanges/%2F/absent/bindings/source", nil, 200, ""},
+		{"GET", "/exchanges/%2F/absent/bindings/destination", nil, 200, ""},
+		{"GET", "/queues/absent/q/bindings", nil, 404, ""},
 		{"POST", "/bindings/%2F/e/x/q/absent", object{}, 404, "no queue 'absent' in vhost '/'"},
 		{"POST", "/bindings/%2F/e/absent/q/q", object{}, 404, "no exchange 'absent' in vhost '/'"},
 		{"POST", "/bindings/%2F/e/amq.default/q/q", object{}, 401, "Access refused."},
