@@ -294,7 +294,7 @@ func (c *Conn) promiseAll() {
 func (b *Broker) addQueue(v *VHost, q *Queue) {
 	s := v.policies.settle(q)
 	q.settings.Store(s)
-	q.sm = queue.New(s.Config)
+	q.sm.Init(s.Config)
 	q.rewindow(s.Dedup, b.opt.Now())
 	q.members = make(map[*Consumer]struct{})
 	q.used.Store(b.opt.Now())

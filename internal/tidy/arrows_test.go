@@ -4,14 +4,15 @@ package tidy
 // stands below those that import it.
 var arrows = map[string][]string{
 	// Bytes and values, without state.
-	"pool":             {},
-	"frames/table":     {},
-	"frames/amqp":      {"broker/message", "frames/table"}, // message: the codec of stored properties
-	"frames/amqp/text": {"frames/amqp", "frames/table"},
-	"frames/amqp/gen":  {},
-	"frames/fmq1":      {"broker/message", "frames/table"},
-	"internal/vfs":     {},
-	"internal/tidy":    {},
+	"pool":              {},
+	"frames/table":      {},
+	"frames/amqp":       {"broker/message", "frames/table"}, // message: the codec of stored properties
+	"frames/amqp/text":  {"frames/amqp", "frames/table"},
+	"frames/amqp/gen":   {},
+	"frames/fmq1":       {"broker/message", "frames/table"},
+	"internal/prefetch": {},
+	"internal/vfs":      {},
+	"internal/tidy":     {},
 
 	// RabbitMQ's command lines.
 	"internal/rabbitmqctl": {"mgmt/api"},
@@ -32,7 +33,7 @@ var arrows = map[string][]string{
 	"journal":            {"internal/vfs", "pool"},
 	"broker": {
 		"broker/auth", "broker/dedup", "broker/message", "broker/policy", "broker/queue", "frames/table",
-		"internal/vfs", "journal", "pool", "route",
+		"internal/prefetch", "internal/vfs", "journal", "pool", "route",
 	},
 
 	// Bytes in, broker calls, bytes out; and sockets, which know no protocol.
