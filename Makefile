@@ -121,9 +121,12 @@ rust-lint:
 	GOBIN=$(CURDIR)/.cache/bin go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 	mv .cache/bin/staticcheck $@
 
-# The command lines of firemq rabbitmqctl beside RabbitMQ's own, of which each call starts an Erlang machine.
-compat: rabbitmq
+# The command lines of firemq rabbitmqctl beside RabbitMQ's own, of which each call starts an Erlang machine; then the
+# tests that RabbitMQ's management tools in Rust come with, which build rabbitmqadmin v2, and a round with that.
+compat: rabbitmq build
 	FIREMQ_REQUIRE_ORACLE=1 go test ./test/oracle -count=1 -timeout=30m -run='^TestRabbitmqctl$$' -ctl
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/compat -count=1 -timeout=2h -run='^TestCrates$$' -crates
+	FIREMQ_BIN=$(CURDIR)/firemq FIREMQ_REQUIRE_RABBITMQADMIN=1 go test ./test/compat/rabbitmqadmin -count=1
 
 # The packages with the race detector; internal/tidy is one of them.
 race:

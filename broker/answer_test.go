@@ -269,7 +269,7 @@ func TestSettledChangesOutliveACrash(t *testing.T) {
 			}
 		})
 		crashed = change("deletions", func() error {
-			if !b.DeleteUser("u") || !b.DeleteGlobal("g") || !b.DeleteVHost("v") {
+			if !b.DeleteUser("u") || !b.DeleteGlobal("g") || b.DeleteVHost("v") != nil {
 				return fmt.Errorf("nothing to delete")
 			}
 			return nil

@@ -15,11 +15,12 @@ type VHostMeta struct {
 	Tags             []string `json:"tags,omitempty"`
 	DefaultQueueType string   `json:"default_queue_type,omitempty"` // "": classic
 	Tracing          bool     `json:"tracing,omitempty"`
+	Protected        bool     `json:"protected_from_deletion,omitempty"` // DeleteVHost refuses
 }
 
 // Empty says that nothing is noted.
 func (m *VHostMeta) Empty() bool {
-	return m.Description == "" && len(m.Tags) == 0 && m.DefaultQueueType == "" && !m.Tracing
+	return m.Description == "" && len(m.Tags) == 0 && m.DefaultQueueType == "" && !m.Tracing && !m.Protected
 }
 
 // VHostMeta gives what is noted about a vhost.

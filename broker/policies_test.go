@@ -163,9 +163,8 @@ func TestPoliciesAndVHostsSurvive(t *testing.T) {
 		}
 	}
 	c.ok(b.SetVHostLimit("kept", MaxQueues, 7))
-	if !b.DeleteVHost("dropped") || b.DeleteVHost("dropped") {
-		t.Fatal("DeleteVHost tells it wrong")
-	}
+	c.ok(b.DeleteVHost("dropped"))
+	c.refused(b.DeleteVHost("dropped"), NotFound, "vhost dropped not found")
 	whole := b.Snapshot()
 	c.Close()
 	if err := b.Close(); err != nil {

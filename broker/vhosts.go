@@ -34,13 +34,17 @@ func (b *Broker) AddVHost(name string) (created bool) {
 }
 
 // DeleteVHost deletes a vhost with all that is in it, permissions included, and closes its connections.
-// False: there is none. Any goroutine, no lock held.
-func (b *Broker) DeleteVHost(name string) bool {
+// Errors: NotFound; PreconditionFailed if it is protected. Any goroutine, no lock held.
+func (b *Broker) DeleteVHost(name string) *Error {
 	b.topo.Lock()
 	v := b.vhosts[name]
 	if v == nil {
 		b.topo.Unlock()
-		return false
+		return refuse(NotFound, "vhost %s not found", name)
+	}
+	if v.meta.Protected {
+		b.topo.Unlock()
+		return refuse(PreconditionFailed, "Refusing to delete virtual host '%s' because it is protected from deletion", name)
 	}
 	queues := b.removeVHost(v)
 	b.note(&change{Op: opDeleteVHost, VHost: name})
@@ -55,7 +59,7 @@ func (b *Broker) DeleteVHost(name string) bool {
 		b.deleteQueue(q, t, nil)
 		t.free()
 	}
-	return true
+	return nil
 }
 
 // removeVHost makes a vhost, its topology and the permissions in it not exist; its queues, which it

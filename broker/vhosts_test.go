@@ -57,9 +57,10 @@ func TestDeletedVHostTakesEverythingWithIt(t *testing.T) {
 	there.end()
 	there.consume(ConsumeArgs{Queue: "q", Tag: "t"})
 	there.publish("amq.topic", "k", "held")
-	if !b.DeleteVHost("v") {
-		t.Fatal("there was a vhost")
-	}
+	there.ok(b.SetVHostMeta("v", VHostMeta{Protected: true}))
+	there.refused(b.DeleteVHost("v"), PreconditionFailed, "Refusing to delete virtual host 'v' because it is protected from deletion")
+	there.ok(b.SetVHostMeta("v", VHostMeta{}))
+	there.ok(b.DeleteVHost("v"))
 	there.refused(there.peer.closedBy, ConnectionForced, "vhost 'v' is deleted")
 	if here.peer.closedBy != nil {
 		t.Fatal("a connection of another vhost was closed")

@@ -38,7 +38,7 @@ func TestAccess(t *testing.T) {
 	fill := strings.NewReplacer(
 		"{vhost}", "%2F", "{queue}", "absent", "{exchange}", "absent", "{destination}", "absent", "{type}", "q", "{props}", "~",
 		"{user}", "nobody", "{node}", node, "{connection}", "absent", "{channel}", "absent", "{limit}", "max-x", "{name}", "absent",
-		"{component}", "vhost-limits", "{password}", "x", "{within}", "1", "{unit}", "days", "{port}", "1", "{protocol}", "amqp", "{flag}", "f",
+		"{component}", "vhost-limits", "{password}", "x", "{within}", "1", "{unit}", "days", "{port}", "1", "{protocol}", "amqp", "{flag}", "f", "{pattern}", ".*",
 	)
 	for _, e := range mgmt.AllEndpoints() {
 		// What would take the ground from under the other columns.

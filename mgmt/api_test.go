@@ -52,6 +52,10 @@ func TestAnswers(t *testing.T) {
 		{"PUT", "/exchanges/%2F/amq.default", object{"type": "direct", "durable": true}, 401, "Access refused."},
 		{"DELETE", "/exchanges/%2F/amq.topic", nil, 401, "Access refused."},
 
+		{"GET", "/queues/%2F/absent/bindings", nil, 200, ""},
+		{"GET", "/exchanges/%2F/absent/bindings/source", nil, 200, ""},
+		{"GET", "/exchanges/%2F/absent/bindings/destination", nil, 200, ""},
+		{"GET", "/queues/absent/q/bindings", nil, 404, ""},
 		{"POST", "/bindings/%2F/e/x/q/absent", object{}, 404, "no queue 'absent' in vhost '/'"},
 		{"POST", "/bindings/%2F/e/absent/q/q", object{}, 404, "no exchange 'absent' in vhost '/'"},
 		{"POST", "/bindings/%2F/e/amq.default/q/q", object{}, 401, "Access refused."},
@@ -111,8 +115,15 @@ func TestAnswers(t *testing.T) {
 		{"PUT", "/vhost-limits/v/max-queues", object{"value": 1}, 204, ""},
 		{"PUT", "/queues/v/second", object{}, 400, "cannot declare queue 'second': queue limit in vhost 'v' (1) is reached"},
 		{"DELETE", "/vhost-limits/v/max-queues", nil, 204, ""},
+		{"POST", "/vhosts/v/deletion/protection", nil, 204, ""},
+		{"PUT", "/vhosts/v", object{"description": "still protected"}, 204, ""},
+		{"DELETE", "/vhosts/v", nil, 412, "Refusing to delete virtual host 'v' because it is protected from deletion"},
+		{"DELETE", "/vhosts/v/deletion/protection", nil, 204, ""},
 		{"DELETE", "/vhosts/v", nil, 204, ""},
 		{"DELETE", "/vhosts/v", nil, 404, ""},
+		{"POST", "/vhosts/v/deletion/protection", nil, 404, ""},
+		{"DELETE", "/vhosts/v/deletion/protection", nil, 404, ""},
+		{"PUT", "/feature-flags/khepri_db/enable", object{}, 400, "unsupported"},
 
 		{"PUT", "/policies/%2F/p", object{}, 400, "[{key_missing,pattern},{key_missing,definition}]"},
 		{"PUT", "/policies/%2F/p", object{"pattern": "", "definition": object{}}, 400, "Validation failed\n\nno policy provided\n"},
@@ -136,6 +147,9 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/health/checks/protocol-listener/mqtt", nil, 503, "No active listener"},
 		{"GET", "/health/checks/protocol-listener/AMQP091", nil, 200, ""},
 		{"GET", "/health/checks/certificate-expiration/1/moons", nil, 400, "Time unit not recognised. Supported units: days, weeks, months, years."},
+		{"GET", "/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/.*", nil, 200, ""},
+		{"GET", "/health/checks/quorum-queues-without-elected-leaders/vhost/%2F/pattern/.*", nil, 200, ""},
+		{"GET", "/health/checks/quorum-queues-without-elected-leaders/vhost/v/pattern/.*", nil, 404, ""},
 		{"GET", "/health/checks/nothing", nil, 404, ""},
 		{"GET", "/nodes/absent", nil, 404, ""},
 		{"GET", "/queues?sort_reverse=z", nil, 400, ""},
@@ -471,5 +485,22 @@ func TestCloseConnection(t *testing.T) {
 	c.want(204, "DELETE", "/users/app", nil)
 	if e := <-closed; e == nil || e.Code != 320 {
 		t.Errorf("%v", e)
+	}
+}
+
+// TestMemory: every kind that RabbitMQ 4.3 names is there, since its tools read them all.
+func TestMemory(t *testing.T) {
+	c := start(t)
+	node, _ := get[object](c, "/overview")["node"].(string)
+	for _, path := range []string{"/memory", "/memory/relative"} {
+		m, _ := get[object](c, "/nodes/"+node+path)["memory"].(object)
+		for _, kind := range strings.Fields(`total connection_readers connection_writers connection_channels connection_other
+			queue_procs quorum_queue_procs quorum_queue_dlx_procs stream_queue_procs stream_queue_replica_reader_procs
+			stream_queue_coordinator_procs plugins metadata_store other_proc metrics mgmt_db mnesia quorum_ets metadata_store_ets
+			other_ets binary msg_index code atom other_system allocated_unused reserved_unallocated`) {
+			if m[kind] == nil {
+				t.Errorf("%s has no %s", path, kind)
+			}
+		}
 	}
 }

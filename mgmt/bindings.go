@@ -57,29 +57,21 @@ func (r *request) bindings(f broker.BindingFilter) error {
 
 func listBindings(r *request) error { return r.bindings(broker.BindingFilter{}) }
 
+// What does not exist has no bindings, which is no error in RabbitMQ either.
+
 func listQueueBindings(r *request) error {
-	q, err := r.queueOf()
-	if err != nil {
-		return err
-	}
-	name := q.Name()
+	name := r.vars["queue"]
 	return r.bindings(broker.BindingFilter{Dest: &name})
 }
 
 func listBindingsFrom(r *request) error {
-	x, err := r.exchangeOf()
-	if err != nil {
-		return err
-	}
-	return r.bindings(broker.BindingFilter{Source: &x.Name})
+	name := exchangeSegment(r.vars["exchange"])
+	return r.bindings(broker.BindingFilter{Source: &name})
 }
 
 func listBindingsTo(r *request) error {
-	x, err := r.exchangeOf()
-	if err != nil {
-		return err
-	}
-	return r.bindings(broker.BindingFilter{Dest: &x.Name, ToExchange: true})
+	name := exchangeSegment(r.vars["exchange"])
+	return r.bindings(broker.BindingFilter{Dest: &name, ToExchange: true})
 }
 
 // ends are the two ends that a path names.

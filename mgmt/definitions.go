@@ -58,11 +58,17 @@ func (s *Server) export() api.Definitions {
 		m := b.VHostMeta(v)
 		d.VHosts = append(d.VHosts, api.VHostDefinition{
 			Name: v, Description: m.Description, Tags: append([]string{}, m.Tags...), Tracing: m.Tracing, Limits: map[string]int{},
-			Metadata: api.VHostMetadata{Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: m.DefaultQueueType},
+			Metadata: metadataOf(m),
 		})
 		s.addParts(&d.VHostParts, v)
 	}
 	return d
+}
+
+func metadataOf(m broker.VHostMeta) api.VHostMetadata {
+	return api.VHostMetadata{
+		Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: m.DefaultQueueType, Protected: m.Protected,
+	}
 }
 
 func newParts() api.VHostParts {
@@ -78,7 +84,7 @@ func (s *Server) exportVHost(name string) api.VHostDefinitions {
 	d := api.VHostDefinitions{
 		RabbitVersion: compatibleVersion, RabbitMQVersion: compatibleVersion, ProductName: "FireMQ", ProductVersion: s.opt.Version,
 		Format: "single_virtual_host", OriginalVHost: name, Limits: map[string]int{},
-		Metadata:   api.VHostMetadata{Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: m.DefaultQueueType},
+		Metadata:   metadataOf(m),
 		VHostParts: newParts(),
 	}
 	s.addParts(&d.VHostParts, name)
@@ -369,6 +375,7 @@ func (m *importer) readVHost(b body) {
 		m.fault("vhost '%s': default queue type '%s' is not supported", name, kind)
 	}
 	v.Tracing, _ = pick("tracing").(bool)
+	v.Protected, _ = pick("protected_from_deletion").(bool)
 	if m.newVHosts == nil {
 		m.newVHosts = make(map[string]broker.VHostMeta)
 	}

@@ -17,6 +17,7 @@ var parts = []string{"users", "vhosts", "permissions", "topic_permissions", "par
 func TestDefinitions(t *testing.T) {
 	from, to := start(t), start(t)
 	sample(t, from)
+	from.want(204, "POST", "/vhosts/sales/deletion/protection", nil)
 	exported := from.want(200, "GET", "/definitions", nil).body
 	to.want(204, "POST", "/definitions", exported)
 	want, got := get[object](from, "/definitions"), get[object](to, "/definitions")

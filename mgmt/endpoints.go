@@ -24,7 +24,7 @@ func endpoints() []endpoint {
 		{path: "/reset/{node}", write: administrator, delete: reset},
 		{path: "/rebalance/queues", write: administrator, post: nothing},
 		{path: "/feature-flags", level: administrator, get: emptyList},
-		{path: "/feature-flags/{flag}/enable", write: administrator, put: nothing},
+		{path: "/feature-flags/{flag}/enable", write: administrator, put: enableFlag},
 		{path: "/deprecated-features", level: administrator, get: emptyList},
 		{path: "/deprecated-features/used", level: administrator, get: emptyList},
 
@@ -68,6 +68,7 @@ func endpoints() []endpoint {
 
 		{path: "/vhosts", level: member, get: listVHosts},
 		{path: "/vhosts/{vhost}", level: administrator, write: administrator, get: getVHost, put: putVHost, delete: deleteVHost},
+		{path: "/vhosts/{vhost}/deletion/protection", write: administrator, post: protectVHost(true), delete: protectVHost(false)},
 		{path: "/vhosts/{vhost}/start/{node}", write: administrator, post: startVHost},
 		{path: "/vhost-limits", level: member, get: listVHostLimits},
 		{path: "/vhost-limits/{vhost}", level: vhostReader, get: listVHostLimits},
@@ -121,6 +122,8 @@ func endpoints() []endpoint {
 		{path: "/health/checks/virtual-hosts", level: member, get: healthy},
 		{path: "/health/checks/node-is-quorum-critical", level: member, get: singleNode},
 		{path: "/health/checks/node-is-mirror-sync-critical", level: member, get: singleNode},
+		{path: "/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}", level: member, get: healthy},
+		{path: "/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}", level: member, get: healthy},
 		{path: "/health/checks/is-in-service", level: member, get: healthy},
 		{path: "/health/checks/below-node-connection-limit", level: member, get: healthy},
 		{path: "/health/checks/ready-to-serve-clients", level: member, get: checkServing},

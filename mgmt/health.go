@@ -47,7 +47,13 @@ func (r *request) health(reason string, extras map[string]any) error {
 	return r.answer(status, m)
 }
 
-func healthy(r *request) error { return r.health("", nil) }
+// healthy is for what nothing can be wrong with, in a vhost if the path names one.
+func healthy(r *request) error {
+	if err := r.known(); err != nil {
+		return err
+	}
+	return r.health("", nil)
+}
 
 func singleNode(r *request) error {
 	return r.health("", map[string]any{"reason": "single node cluster"})

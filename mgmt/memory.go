@@ -81,6 +81,8 @@ func (m *memory) kinds() []memoryKind {
 		{named{"metrics", 0}, "metrics, which are read when they are asked for"},
 		{named{"mgmt_db", 0}, "the management database, likewise"},
 		{named{"mnesia", m.Topology}, "exchanges and bindings"},
+		{named{"metadata_store", 0}, "the metadata store, of which there is none"},
+		{named{"metadata_store_ets", 0}, "tables of the metadata store, likewise"},
 		{named{"quorum_ets", 0}, "tables of quorum queues, of which there are none"},
 		{named{"other_ets", m.Journal}, "commit buffers of the journal"},
 		{named{"binary", m.Messages}, "messages"},

@@ -10,6 +10,9 @@ func emptyList(r *request) error { return r.ok([]any{}) }
 
 func nothing(r *request) error { return r.done(false) }
 
+// enableFlag: there are no feature flags.
+func enableFlag(*request) error { return badRequest("unsupported") }
+
 func oauth(r *request) error { return r.ok(map[string]any{"oauth_enabled": false}) }
 
 // login of the UI: a cookie with the credentials.

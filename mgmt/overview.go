@@ -36,6 +36,9 @@ var retention = map[string][]int{"global": {600, 3600}, "basic": {60}, "detailed
 // platform is what runs the broker, in the place of Erlang's version.
 func platform() string { return "Go " + runtime.Version() }
 
+// cryptoVersion is what does the cryptography, in the place of OpenSSL.
+func cryptoVersion() string { return "Go crypto " + runtime.Version() }
+
 func overview(r *request) error {
 	w, err := r.rates()
 	if err != nil {
@@ -47,7 +50,7 @@ func overview(r *request) error {
 		ProductName: "FireMQ", ProductVersion: r.s.opt.Version,
 		RatesMode: "basic", SampleRetention: retention, ExchangeTypes: exchangeTypes,
 		ClusterName: r.s.clusterName(), ClusterTags: map[string]any{}, NodeTags: map[string]any{},
-		ErlangVersion: runtime.Version(), ErlangFullVersion: platform(), CryptoLibVersion: "Go crypto " + runtime.Version(),
+		ErlangVersion: runtime.Version(), ErlangFullVersion: platform(), CryptoLibVersion: cryptoVersion(),
 		ReleaseSupport: "supported", DefaultQueueType: "classic", OpPolicyUpdating: true, Node: r.s.opt.Node,
 	}
 	var sum lengths
@@ -155,6 +158,7 @@ func (r *request) nodeOf(w *view) map[string]any {
 		"ra_open_file_metrics":    map[string]int{"ra_log_wal": 0, "ra_log_segment_writer": 0},
 		"metrics_gc_queue_length": map[string]int{},
 		"rabbitmq_version":        compatibleVersion, "erlang_version": runtime.Version(), "erlang_full_version": platform(),
+		"crypto_lib_version": cryptoVersion(),
 	}
 	zero := func(names ...string) {
 		for _, k := range names {

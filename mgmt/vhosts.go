@@ -36,11 +36,10 @@ func octetsByVHost(conns []broker.ConnView) map[string]broker.Octets {
 func (r *request) vhost(w *view, traffic *broker.Traffic, octets broker.Octets, name string) api.VHost {
 	b := r.s.opt.Broker
 	m := b.VHostMeta(name)
-	kind := m.DefaultQueueType
-	if kind == "" {
-		kind = "classic"
+	if m.DefaultQueueType == "" {
+		m.DefaultQueueType = "classic"
 	}
-	tags := append([]string{}, m.Tags...)
+	metadata := metadataOf(m)
 	var sum lengths
 	for _, q := range b.Queues(name) {
 		c := q.Counts()
@@ -50,9 +49,9 @@ func (r *request) vhost(w *view, traffic *broker.Traffic, octets broker.Octets, 
 	s := w.s.vhosts[name]
 	first := lengthFields + len(statNames)
 	v := api.VHost{
-		Name: name, Description: m.Description, Tags: tags, DefaultQueueType: kind,
-		Metadata: api.VHostMetadata{Description: m.Description, Tags: tags, DefaultQueueType: kind},
-		Tracing:  m.Tracing, ClusterState: map[string]string{r.s.opt.Node: "running"},
+		Name: name, Description: m.Description, Tags: metadata.Tags, DefaultQueueType: m.DefaultQueueType,
+		Metadata: metadata, Protected: m.Protected,
+		Tracing: m.Tracing, ClusterState: map[string]string{r.s.opt.Node: "running"},
 		Lengths: w.lengthsOf(s, sum),
 		RecvOct: octets.Received, RecvOctDetails: s.details(first, int64(octets.Received), w.now, w.bytes),
 		SendOct: octets.Sent, SendOctDetails: s.details(first+1, int64(octets.Sent), w.now, w.bytes),
@@ -103,6 +102,7 @@ func putVHost(r *request) error {
 		return badRequestf("Unsupported default queue type: %s", m.DefaultQueueType)
 	}
 	old := r.s.opt.Broker.VHostMeta(name)
+	m.Protected = old.Protected
 	if m.Tracing, err = b.boolean("tracing", old.Tracing); err != nil {
 		return err
 	}
@@ -144,10 +144,26 @@ func tagsOf(v any) ([]string, error) {
 }
 
 func deleteVHost(r *request) error {
-	if !r.s.opt.Broker.DeleteVHost(r.vars["vhost"]) {
+	e := r.s.opt.Broker.DeleteVHost(r.vars["vhost"])
+	switch {
+	case e == nil:
+		return r.done(false)
+	case e.Kind == broker.NotFound:
 		return missing
 	}
-	return r.done(false)
+	return &failure{412, "precondition_failed", e.Text}
+}
+
+// protectVHost has deletions of a vhost refused, or not any more.
+func protectVHost(protected bool) handler {
+	return func(r *request) error {
+		m := r.s.opt.Broker.VHostMeta(r.vars["vhost"])
+		m.Protected = protected
+		if e := r.s.opt.Broker.SetVHostMeta(r.vars["vhost"], m); e != nil {
+			return missing
+		}
+		return r.done(false)
+	}
 }
 
 func startVHost(r *request) error {

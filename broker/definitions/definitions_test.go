@@ -19,7 +19,7 @@ func sample() broker.Snapshot {
 	return broker.Snapshot{
 		Position: 1 << 40, NextQueueID: 9,
 		VHosts:    []string{"/", "dev"},
-		VHostMeta: map[string]broker.VHostMeta{"dev": {Description: "for tests", Tags: []string{"a"}, DefaultQueueType: "quorum", Tracing: true}},
+		VHostMeta: map[string]broker.VHostMeta{"dev": {Description: "for tests", Tags: []string{"a"}, DefaultQueueType: "quorum", Tracing: true, Protected: true}},
 		Globals:   map[string]json.RawMessage{"cluster_name": json.RawMessage(`"here"`)},
 		Users: broker.UserDefs{
 			Users:       []auth.User{{Name: "guest", Hash: auth.HashPassword("guest"), Algorithm: auth.DefaultAlgorithm, Tags: []string{"administrator"}}},

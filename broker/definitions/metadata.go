@@ -21,15 +21,17 @@ type vhostMetadata struct {
 	Description      string  `json:"description"`
 	Tags             tagList `json:"tags"`
 	DefaultQueueType string  `json:"default_queue_type,omitempty"`
+	Protected        bool    `json:"protected_from_deletion,omitempty"`
 }
 
 func metadata(m broker.VHostMeta) vhostMetadata {
-	return vhostMetadata{m.Description, orEmpty(m.Tags), m.DefaultQueueType}
+	return vhostMetadata{m.Description, orEmpty(m.Tags), m.DefaultQueueType, m.Protected}
 }
 
 func (v *vhost) meta() broker.VHostMeta {
 	m := broker.VHostMeta{
 		Description: v.Metadata.Description, Tags: v.Metadata.Tags, DefaultQueueType: v.Metadata.DefaultQueueType, Tracing: v.Tracing,
+		Protected: v.Metadata.Protected,
 	}
 	if m.Description == "" {
 		m.Description = v.Description

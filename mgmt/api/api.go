@@ -358,6 +358,7 @@ type VHostMetadata struct {
 	Description      string   `json:"description"`
 	Tags             []string `json:"tags"`
 	DefaultQueueType string   `json:"default_queue_type,omitempty"`
+	Protected        bool     `json:"protected_from_deletion,omitempty"`
 }
 
 // User is one user.

@@ -1,6 +1,6 @@
-// Package rabbitmqadmin drives the firemq binary with RabbitMQ's own rabbitmqadmin, the Python script that
-// Debian's package rabbitmq-server holds. Where it is not installed the test is skipped, or fails when
-// FIREMQ_REQUIRE_RABBITMQADMIN is set.
+// Package rabbitmqadmin drives the firemq binary with RabbitMQ's own rabbitmqadmin: the Python script that
+// Debian's package rabbitmq-server holds, and version 2, which "make compat" builds. Where one is not installed
+// its test is skipped, or fails when FIREMQ_REQUIRE_RABBITMQADMIN is set.
 package rabbitmqadmin
 
 import (
@@ -22,6 +22,23 @@ func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
 // limit is how long one call may take.
 const limit = 30 * time.Second
 
+// runner gives a function that runs the tool against the broker, with its home in dir.
+func runner(t *testing.T, tool string, b *brokertest.Broker, dir string) func(...string) (string, error) {
+	t.Helper()
+	u, err := url.Parse(b.HTTPURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, tool, append([]string{"--host", u.Hostname(), "--port", u.Port()}, args...)...)
+		cmd.Env = append(os.Environ(), "HOME="+dir)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+}
+
 func TestRound(t *testing.T) {
 	script, err := exec.LookPath("rabbitmqadmin")
 	if err != nil {
@@ -31,19 +48,8 @@ func TestRound(t *testing.T) {
 		t.Skip("rabbitmqadmin is not installed")
 	}
 	b := brokertest.Start(t, brokertest.Options{})
-	u, err := url.Parse(b.HTTPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	run := func(args ...string) (string, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, script, append([]string{"--host", u.Hostname(), "--port", u.Port()}, args...)...)
-		cmd.Env = append(os.Environ(), "HOME="+dir)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
+	run := runner(t, script, b, dir)
 	file := filepath.Join(dir, "definitions.json")
 	for _, step := range []struct{ line, want string }{
 		{"show overview", "cluster_name"},
