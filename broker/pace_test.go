@@ -14,7 +14,7 @@ func (c *client) declares(n int, took time.Duration) (rests bool) {
 	for range n {
 		c.declare(QueueDeclare{Name: "q"})
 	}
-	time.Sleep(took) // in the test's own time
+	<-time.After(took) // in the test's own time
 	c.end()
 	return c.Rests()
 }
@@ -45,12 +45,12 @@ func TestOtherVerbsRestWhileMessagesFlow(t *testing.T) {
 		if c.declares(10, time.Second) {
 			t.Fatal("a connection waits while there are no messages")
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		sender.flow()
 		if c.declares(1, time.Millisecond) {
 			t.Error("a connection waits that asks for little")
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 
 		for n, c := range []*client{c, other} {
 			sender.flow()
@@ -59,7 +59,7 @@ func TestOtherVerbsRestWhileMessagesFlow(t *testing.T) {
 				t.Fatal("a connection does not wait while messages flow")
 			}
 			for c.Rests() {
-				time.Sleep(time.Millisecond)
+				<-time.After(time.Millisecond)
 				synctest.Wait()
 			}
 			got, want := time.Since(before), 40*time.Millisecond+parts(40*time.Millisecond, n+1)-paceAhead
@@ -94,7 +94,7 @@ func TestOtherVerbsComeInSlices(t *testing.T) {
 			if c.Rests() || c.Kept() || c.peer.answered.Load() != told+1 {
 				t.Errorf("the connection does not go on: rests %t, told %d times", c.Rests(), c.peer.answered.Load()-told)
 			}
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 			sender.flow()
 		}
 	})
@@ -131,15 +131,15 @@ func TestArrivalsRestWhileMessagesFlow(t *testing.T) {
 				t.Fatalf("the next one waits for %s while there are no messages", d)
 			}
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		sender := connect(t, b)
 		sender.declare(QueueDeclare{Name: "q"})
 		sender.end()
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		flood := func() (n int) {
 			for begin := time.Now(); time.Since(begin) < 10*time.Second; n++ {
 				sender.flow()
-				time.Sleep(b.Admitted())
+				<-time.After(b.Admitted())
 				connect(t, b).Close()
 			}
 			return n

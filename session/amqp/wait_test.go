@@ -176,7 +176,7 @@ func TestManyVerbsComeInSlices(t *testing.T) {
 		sender.send(`1 queue.declare queue="q"`)
 		sender.settle()
 		sender.expect(`1 queue.declare-ok queue="q"`)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		for _, flows := range []bool{false, true} {
 			c := openChannel(t, b, Options{})
 			if flows {
@@ -203,7 +203,7 @@ func TestManyVerbsComeInSlices(t *testing.T) {
 				sender.settle()
 			}
 			c.lose()
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 			sender.got()
 		}
 	})

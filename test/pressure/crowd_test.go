@@ -75,13 +75,21 @@ func (c *crowd) leave() {
 // do has the crowd carry out an order, and waits until it has.
 func (c *crowd) do(t *testing.T, order string, args ...any) {
 	t.Helper()
-	fmt.Fprintf(c.orders, order+"\n", args...)
+	if err := c.ask(order, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *crowd) ask(order string, args ...any) error {
+	order = fmt.Sprintf(order, args...)
+	fmt.Fprintln(c.orders, order)
 	if !c.answers.Scan() {
-		t.Fatalf("the crowd ended at %q", order)
+		return fmt.Errorf("the crowd ended at %q", order)
 	}
 	if s := c.answers.Text(); s != "done" {
-		t.Fatalf("%s: %s", order, s)
+		return fmt.Errorf("%s: %s", order, s)
 	}
+	return nil
 }
 
 // pause stops the process, or lets it go on.
