@@ -177,6 +177,7 @@ func (s *Server) open() error {
 			return err
 		}
 		diskDir = dir
+		s.checkDisk(dir)
 		file = filepath.Join(dir, "definitions.json")
 		start, err := definitions.Load(vfs.OS{}, file)
 		if err != nil {
@@ -251,6 +252,22 @@ func (s *Server) importFile() error {
 	}
 	s.log.Info("definitions imported", "file", name)
 	return nil
+}
+
+// leastDisk is what the journal needs before it takes any messages, in bytes: a segment, and what is kept for when the
+// disk is full.
+const leastDisk = 64 << 20
+
+// checkDisk warns, before the first start in dir has taken any of the disk, when that has no room for it.
+func (s *Server) checkDisk(dir string) {
+	if old, err := os.ReadDir(filepath.Join(dir, "journal")); err != nil || len(old) > 0 {
+		return
+	}
+	free, err := systemProbe().diskFree(dir)
+	if need := leastDisk + s.opt.DiskFreeLimit; err == nil && free < need {
+		s.log.Warn("the disk is too small, publishers will be paused: give --data another one, make room, or lower --disk-free-limit",
+			"directory", dir, "free", free, "needed", need)
+	}
 }
 
 // claim makes the data directory and locks it for this process.
