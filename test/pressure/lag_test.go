@@ -52,7 +52,7 @@ func TestConsumersThatLag(t *testing.T) {
 		transient   bool
 		run         func(*lag)
 	}{
-		{"slow", "a fast consumer, and a slow one until the dotted time", false, func(l *lag) {
+		{"slow", "a fast consumer and one ten times slower, which then catches up", false, func(l *lag) {
 			l.consume("fast", &l.fast, 0)
 			stop := l.consume("slow", &l.slow, lagRate/10)
 			l.watch(8)
