@@ -70,7 +70,7 @@ func offline(o Options) *run {
 func offlineWire(protocol string, conn net.Conn) wire {
 	l := &link{conn: conn, buf: make([]byte, 2*readSize)}
 	if protocol == "fire" {
-		return &fmq1Wire{link: l, maxFrame: readSize, credits: []credit{{half: 500}}}
+		return &fmq1Wire{link: l, maxFrame: readSize, credits: []credit{{part: 125}}}
 	}
 	return &amqpWire{link: l, frameMax: amqpFrameMax}
 }

@@ -23,7 +23,7 @@ type fmq1Wire struct {
 
 // credit is what a subscription may still be sent.
 type credit struct {
-	half  int // a top-up
+	part  int // a top-up
 	taken int // deliveries since the last top-up
 }
 
@@ -184,7 +184,7 @@ func (w *fmq1Wire) consuming(prefetch int) error {
 
 // appendSubscribe is called for the handles 0, 1, 2 ... in turn.
 func (w *fmq1Wire) appendSubscribe(dst []byte, queue string, handle uint32) []byte {
-	w.credits = append(w.credits, credit{half: max(1, w.prefetch/2)})
+	w.credits = append(w.credits, credit{part: max(1, w.prefetch/8)})
 	m := fmq1.Subscribe{RID: subscribeRID + uint64(handle), Sub: uint64(handle) + 1, Queue: queue, Credit: uint64(w.prefetch)}
 	return fmq1.Append(dst, fmq1.OpSubscribe, &m)
 }
@@ -242,14 +242,14 @@ func appendSettle(dst []byte, m fmq1.Settle) []byte {
 	return fmq1.End(m.AppendTo(fmq1.Begin(dst, fmq1.OpAck)), start, 0)
 }
 
-// appendSettled grants credit again in halves of the prefetch.
+// appendSettled grants credit again in eighths of the prefetch.
 func (w *fmq1Wire) appendSettled(dst []byte, handle uint32, lastTag uint64, n int) []byte {
 	if w.multiple && n > 0 {
 		dst = appendSettle(dst, fmq1.Settle{Tag: lastTag, Multiple: true})
 	}
 	c := &w.credits[handle]
 	c.taken += n
-	if c.taken >= c.half {
+	if c.taken >= c.part {
 		m := fmq1.Credit{Sub: uint64(handle) + 1, Credit: uint64(c.taken)}
 		start := len(dst)
 		dst = fmq1.End(m.AppendTo(fmq1.Begin(dst, fmq1.OpCredit)), start, 0)

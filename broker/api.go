@@ -99,6 +99,11 @@ type Delivery struct {
 // Consumer is a channel's subscription to a queue.
 type Consumer struct {
 	queue.Consumer
+
+	ch      *Channel      // immutable
+	started atomic.Bool   // written under the Peer's lock
+	pending []queue.Entry // what a dispatch hands out, lent by its turn; guarded by q.mu
+
 	Tag    string      // unique on its channel
 	Handle uint64      // the session's own number for it (FMQ1: sub); the broker does not read it
 	Queue  string      // immutable
@@ -106,12 +111,9 @@ type Consumer struct {
 	// Prefix is the session's place to keep an encoded prefix of its deliveries. Set before Start.
 	Prefix []byte
 
-	ch      *Channel      // immutable
-	q       *Queue        // immutable
-	order   uint64        // among those of its connection, by age; immutable once it is known
-	started atomic.Bool   // written under the Peer's lock
-	ended   *Error        // the broker ended it before Start, which then says so; guarded by the Peer's lock
-	pending []queue.Entry // scratch of a dispatch; guarded by q.mu
+	q     *Queue // immutable
+	order uint64 // among those of its connection, by age; immutable once it is known
+	ended *Error // the broker ended it before Start, which then says so; guarded by the Peer's lock
 }
 
 // ConnInfo describes a connection that logs in.

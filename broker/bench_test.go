@@ -1,51 +1,93 @@
 package broker
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/firemq/firemq/broker/message"
+	"github.com/firemq/firemq/internal/vfs"
 )
 
 // BenchmarkPublishDeliverAck is the broker's share of one message: publish, route, enqueue,
-// dispatch, ack, confirm, in turns of 200 as a 64 KiB read brings them.
+// dispatch, ack, confirm, in turns of 200 as a 64 KiB read brings them. With more queues than one,
+// neighbours go to different ones, and four connections of each kind share them out.
 func BenchmarkPublishDeliverAck(b *testing.B) {
-	br := memoryBroker(b, Options{})
-	pub, con := connect(b, br), connect(b, br)
-	con.sink.discard, pub.sink.discard = true, true
-	pub.declare(QueueDeclare{Name: "q"})
-	pub.ok(pub.ch.Confirms())
-	con.ch.Qos(1000, false)
-	con.consume(ConsumeArgs{Queue: "q"})
-	body := make([]byte, 256)
-	key, tag := []byte("q"), uint64(0)
-	turn := func(n int) {
-		for range n {
-			m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1}, nil, key, nil, len(body))
-			copy(m.Body(), body)
-			pub.seq++
-			if e := pub.ch.Publish(&Publish{Msg: m, Seq: pub.seq}); e != nil {
-				b.Fatal(e.Text)
+	for _, persistent := range []bool{false, true} {
+		for _, queues := range []int{1, 100, 10000} {
+			name := fmt.Sprintf("transient/queues=%d", queues)
+			if persistent {
+				name = fmt.Sprintf("persistent/queues=%d", queues)
 			}
+			b.Run(name, func(b *testing.B) { benchmarkQueues(b, queues, persistent) })
 		}
-		pub.end()
-		for range n {
-			tag++
-			if e := con.ch.Ack(tag, false); e != nil {
-				b.Fatal(e.Text)
-			}
-		}
-		con.end()
 	}
-	for range 50 {
-		turn(200)
+}
+
+func benchmarkQueues(b *testing.B, queues int, persistent bool) {
+	const turnSize = 200
+	pairs := min(4, queues)
+	o := Options{}
+	if persistent {
+		o.FS, o.JournalDir = vfs.OS{}, b.TempDir()
+	}
+	br := memoryBroker(b, o)
+	type pair struct {
+		pub, con *client
+		keys     [][]byte
+		next     int
+		tag      uint64
+	}
+	all := make([]pair, pairs)
+	for i := range all {
+		p := &all[i]
+		p.pub, p.con = connect(b, br), connect(b, br)
+		p.con.sink.discard, p.pub.sink.discard = true, true
+		p.pub.ok(p.pub.ch.Confirms())
+		p.con.ch.Qos(1000, false)
+	}
+	for i := range queues {
+		p := &all[i%pairs]
+		name := fmt.Sprintf("q%d", i)
+		p.keys = append(p.keys, []byte(name))
+		p.pub.declare(QueueDeclare{Name: name, Durable: persistent})
+		p.con.consume(ConsumeArgs{Queue: name, Tag: name})
+	}
+	body := make([]byte, 256)
+	turn := func(p *pair, n int) {
+		for range n {
+			key := p.keys[p.next]
+			p.next = (p.next + 1) % len(p.keys)
+			m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1, Persistent: persistent}, nil, key, nil, len(body))
+			copy(m.Body(), body)
+			p.pub.seq++
+			if e := p.pub.ch.Publish(&Publish{Msg: m, Seq: p.pub.seq}); e != nil {
+				b.Fatal(e.Text)
+			}
+		}
+		p.pub.end()
+		if persistent {
+			<-br.done.idle()
+		}
+		for range n {
+			p.tag++
+			if e := p.con.ch.Ack(p.tag, false); e != nil {
+				b.Fatal(e.Text)
+			}
+		}
+		p.con.end()
+	}
+	for i := range 50 * pairs * (1 + queues/1000) {
+		turn(&all[i%pairs], turnSize)
 	}
 	b.ReportAllocs()
 	b.ResetTimer()
-	for i := 0; i < b.N; i += 200 {
-		turn(min(200, b.N-i))
+	for i := 0; i < b.N; i += turnSize {
+		turn(&all[i/turnSize%pairs], min(turnSize, b.N-i))
 	}
 	b.StopTimer()
-	if con.sink.n != int(tag) || pub.sink.confirmed != pub.seq {
-		b.Fatalf("published %d: delivered %d, confirmed %d", pub.seq, con.sink.n, pub.sink.confirmed)
+	for i := range all {
+		if p := &all[i]; p.con.sink.n != int(p.tag) || p.pub.sink.confirmed != p.pub.seq {
+			b.Fatalf("published %d: delivered %d, confirmed %d", p.pub.seq, p.con.sink.n, p.pub.sink.confirmed)
+		}
 	}
 }

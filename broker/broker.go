@@ -142,6 +142,7 @@ type VHost struct {
 	// Guarded by Broker.topo.
 	exchanges map[string]*Exchange
 	queues    map[string]*Queue
+	changes   uint64 // of queues
 	policies  policies
 	limits    Limits    // never changed in place
 	meta      VHostMeta // changed by setMeta alone
@@ -150,7 +151,8 @@ type VHost struct {
 	conns int  // open connections
 	gone  bool // deleted: no connection is admitted any more
 
-	traced atomic.Bool // meta.Tracing; any goroutine
+	traced atomic.Bool                  // meta.Tracing; any goroutine
+	sorted atomic.Pointer[sortedQueues] // nil: nobody has asked yet; any goroutine
 
 	direct ExchangeStats // of the default exchange
 	past   MessageStats  // of channels that are closed; guarded by census.mu
@@ -329,40 +331,43 @@ func (b *Broker) flushConfirms(ctx context.Context) {
 // Counters gives the broker's totals.
 func (b *Broker) Counters() *Counters { return &b.counters }
 
-// Totals are the current sizes of what the broker holds.
-type Totals struct {
+// Objects are how many there are.
+type Objects struct {
 	Connections, Channels, Consumers, Queues, Exchanges int
-	Ready, Unacked                                      int
 }
 
-// Totals counts queues, messages and connections now. It locks each queue for a moment.
-func (b *Broker) Totals() Totals {
-	var t Totals
+// Objects counts them now, without a queue's lock.
+func (b *Broker) Objects() Objects {
+	o := Objects{
+		Connections: b.ConnectionCount(), Consumers: int(b.counters.Consumers.Load()),
+		Channels: int(b.counters.ChannelsOpened.Load() - b.counters.ChannelsClosed.Load()),
+	}
 	b.topo.RLock()
-	queues := make([]*Queue, 0, 64)
+	defer b.topo.RUnlock()
 	for _, v := range b.vhosts {
-		t.Exchanges += len(v.exchanges)
-		for _, q := range v.queues {
-			queues = append(queues, q)
+		o.Exchanges += len(v.exchanges)
+		o.Queues += len(v.queues)
+	}
+	return o
+}
+
+// Totals are all objects and messages.
+type Totals struct {
+	Objects
+	Ready, Unacked int
+}
+
+// Totals counts objects and messages now. It locks each queue for a moment.
+func (b *Broker) Totals() Totals {
+	t := Totals{Objects: b.Objects()}
+	for _, v := range b.VHosts() {
+		for _, q := range b.Queues(v) {
+			q.mu.Lock()
+			t.Ready += q.sm.Len()
+			t.Unacked += q.sm.Unacked()
+			q.mu.Unlock()
 		}
 	}
-	b.topo.RUnlock()
-	t.Queues = len(queues)
-	for _, q := range queues {
-		q.mu.Lock()
-		t.Ready += q.sm.Len()
-		t.Unacked += q.sm.Unacked()
-		q.mu.Unlock()
-	}
-	b.connMu.Lock()
-	for c := range b.conns {
-		if !c.info.Internal {
-			t.Connections++
-		}
-	}
-	b.connMu.Unlock()
-	t.Channels = int(b.counters.ChannelsOpened.Load() - b.counters.ChannelsClosed.Load())
-	t.Consumers = int(b.counters.Consumers.Load())
 	return t
 }
 

@@ -422,10 +422,10 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 
 // count is Delivery.Count.
 func (q *Queue) count(e *queue.Entry) int64 {
-	if e.Deliveries == 0 || q.own.Type != policy.Quorum && q.settings.Load().Config.DeliveryLimit == queue.None {
-		return 0
+	if e.Deliveries > 0 && (q.own.Type == policy.Quorum || q.settings.Load().Config.DeliveryLimit != queue.None) {
+		return int64(e.Deliveries)
 	}
-	return int64(e.Deliveries)
+	return 0
 }
 
 // settleAndFlush carries out everything collected, before a verb that could see a difference.

@@ -58,30 +58,11 @@ func (c *completer) signal() {
 	}
 }
 
-// register makes sure q is dispatched once the journal has committed pos, its newest record.
-func (c *completer) register(t *turn, q *Queue, pos journal.Position) {
-	q.mu.Lock()
-	if q.deleted {
-		q.adopt(t)
-		q.mu.Unlock()
-		return
-	}
-	already := q.waiting
-	q.waiting = true
-	q.mu.Unlock()
-	if already {
-		// It may have been registered for an earlier commit that is just being served; the mark is
-		// cleared before that dispatch, which then registers it again.
-		return
-	}
-	c.awaitQueue(q, pos)
-}
-
-// awaitQueue adds q, whose waiting mark the caller has set, to what is dispatched after the next
-// commit beyond seen. The caller may hold q's lock.
-func (c *completer) awaitQueue(q *Queue, seen journal.Position) {
+// awaitQueues adds queues, whose waiting marks the caller has set, to what is dispatched after the next
+// commit beyond seen. The caller may hold a queue's lock.
+func (c *completer) awaitQueues(seen journal.Position, queues ...*Queue) {
 	c.mu.Lock()
-	c.queues = append(c.queues, q)
+	c.queues = append(c.queues, queues...)
 	c.mu.Unlock()
 	c.recheck(seen)
 }
@@ -136,6 +117,9 @@ func (c *completer) run() {
 	}
 }
 
+// warmAhead is how many queues before its turn a queue's memory is asked for.
+const warmAhead = 4
+
 // pass serves everything registered once. What still waits registers again and is served after the next commit.
 func (c *completer) pass() {
 	t := &c.turn
@@ -163,9 +147,14 @@ func (c *completer) pass() {
 	})
 	c.mu.Unlock()
 	for i, q := range queues {
+		if ahead := i + warmAhead; ahead < len(queues) {
+			queues[ahead].warm()
+		}
 		q.mu.Lock()
 		q.waiting = false
-		if !q.deleted {
+		if q.deleted {
+			q.adopt(t)
+		} else {
 			q.dispatch(t)
 		}
 		q.mu.Unlock()

@@ -295,11 +295,12 @@ func (c *Conn) promiseAll() {
 func (b *Broker) addQueue(v *VHost, q *Queue) {
 	s := v.policies.settle(q)
 	q.settings.Store(s)
-	q.sm = queue.New(s.Config)
+	q.sm.Init(s.Config)
 	q.rewindow(s.Dedup, b.opt.Now())
 	q.members = make(map[*Consumer]struct{})
 	q.used.Store(b.opt.Now())
 	v.queues[q.name] = q
+	v.changes++
 	if q.id != 0 {
 		b.byID[q.id] = q
 	}
@@ -386,6 +387,7 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 
 	if v := b.vhosts[q.vhost]; v != nil && v.queues[q.name] == q {
 		delete(v.queues, q.name)
+		v.changes++
 		delete(b.byID, q.id)
 		removed := b.routes.RemoveQueue(q.vhost, q.name)
 		if q.durable {

@@ -106,6 +106,7 @@ func placed(spans []ownSpan, pos journal.Position) {
 
 // rewindow makes the window follow new settings. Lock held.
 func (q *Queue) rewindow(cfg dedup.Config, now int64) {
+	q.dedups.Store(cfg.On)
 	switch {
 	case !cfg.On:
 		q.window = nil

@@ -69,6 +69,9 @@ func (ch *Channel) Publish(p *Publish) *Error {
 	if ch.tx != nil {
 		return ch.tx.addPublish(ch, pub)
 	}
+	if n := len(ch.pubs); len(pub.queues) == 1 && (n == 0 || !sameRoute(&ch.pubs[n-1], &pub)) {
+		pub.queues[0].warm()
+	}
 	ch.pubs = append(ch.pubs, pub)
 	ch.collect()
 	if len(ch.pubs) >= maxPublishBatch {
@@ -246,7 +249,8 @@ func sameRoute(a, b *publish) bool {
 
 // enqueue puts a run of messages with one route into its queues, in three steps: every queue
 // takes its entries and sequence numbers; the records, which name them, go to the journal with
-// no queue locked; the queues are dispatched once that is committed. An entry whose record is not
+// no queue locked; the queues are dispatched once that is committed, for which the turn's end hands
+// them to the completer. An entry whose record is not
 // appended yet is not handed out, so a delivery never comes before its commit.
 //
 // It gives the position that the run's confirms wait for, 0 for none; refused messages are in
@@ -267,15 +271,15 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	journaled := 0
 	for _, q := range queues {
 		var keys []dedup.Key
-		if cfg := &q.settings.Load().Dedup; cfg.On {
-			keys = b.keysOf(t, pubs, cfg.By)
+		if q.dedups.Load() {
+			keys = b.keysOf(t, pubs, q.settings.Load().Dedup.By)
 		}
 		q.mu.Lock()
 		if q.deleted {
 			q.mu.Unlock()
 			continue
 		}
-		transient := false
+		transient, before := false, journaled
 		first := q.sm.NextSeq()
 		for i := range pubs {
 			m := pubs[i].msg
@@ -314,6 +318,10 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 			t.counts[i]++
 			journaled++
 		}
+		if journaled > before && !q.waiting {
+			q.waiting = true
+			t.waits = append(t.waits, q)
+		}
 		if keys != nil && q.journaled() && q.sm.NextSeq() > first {
 			t.spans = append(t.spans, ownSpan{q, first, q.sm.NextSeq() - 1})
 		}
@@ -327,7 +335,7 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	switch {
 	case journaled == 0:
 	case t.batch != nil:
-		t.batch.publish(pubs, queues, t)
+		t.batch.publish(pubs, t)
 		t.batch.spans = append(t.batch.spans, t.spans...)
 	default:
 		j := b.journal
@@ -342,12 +350,8 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 			m.SetPosition(last)
 		}
 		j.Unlock()
+		t.appended(last)
 		placed(t.spans, last)
-		for _, q := range queues {
-			if q.journaled() {
-				b.done.register(t, q, last)
-			}
-		}
 	}
 	if t.original > last {
 		last = t.original

@@ -3,11 +3,13 @@ package broker
 import (
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/internal/prefetch"
 	"github.com/firemq/firemq/journal"
 )
 
@@ -18,44 +20,46 @@ const dispatchBatch = 128
 // Queue is one queue and the lock around its state machine. The lock is taken once for a batch;
 // under it only outbox locks and the leaf locks of timers and completer are taken.
 type Queue struct {
-	b          *Broker // immutable, like all up to mu
-	vhost      string
+	// What every message needs comes first, up to what sm begins with: see warm.
+	mu      sync.Mutex
+	b       *Broker     // immutable
+	id      uint64      // in the journal, 0 for a queue that is not durable; immutable
+	durable bool        // survives a restart; an exclusive queue never does; immutable
+	replies bool        // stands behind a direct reply-to token: unlisted; immutable
+	deleted bool        // guarded by mu
+	waiting bool        // the completer will dispatch it after a commit; guarded by mu
+	dedups  atomic.Bool // it has a window: publishers make keys before they take mu
+	// persistent messages, ready and unacked, and their body bytes; guarded by mu.
+	persistent      int
+	persistentBytes int64
+	// window knows repetitions; nil for a queue that does not de-duplicate. Guarded by mu.
+	window *dedup.Window
+	// resident is its part of Broker.resident; guarded by mu.
+	resident int64
+	// orphans left the queue before their publish was in the journal: purged, dropped by a limit or settled
+	// after a get in the very moment of publishing. They are settled once the publish is; guarded by mu.
+	orphans []queue.Entry
+	stats   MessageStats // guarded by mu
+	sm      queue.Queue  // guarded by mu
+
+	vhost      string // immutable, like all up to noted
 	name       string
-	id         uint64 // in the journal, 0 for a queue that is not durable
-	durable    bool   // survives a restart; an exclusive queue never does
-	declared   bool   // durable as declared, which an exclusive queue may be
+	declared   bool // durable as declared, which an exclusive queue may be
 	exclusive  bool
 	autoDelete bool
-	replies    bool // stands behind a direct reply-to token: unlisted
 	args       table.Table
 	own        policy.Settings  // of its arguments
 	owner      *Conn            // of an exclusive queue
 	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
-	mu      sync.Mutex
-	sm      *queue.Queue // guarded by mu
-	deleted bool         // guarded by mu
-	waiting bool         // the completer will dispatch it after a commit; guarded by mu
-	// orphans left the queue before their publish was in the journal: purged, dropped by a limit or settled
-	// after a get in the very moment of publishing. They are settled once the publish is; guarded by mu.
-	orphans []queue.Entry
 	members map[*Consumer]struct{} // consumers; guarded by mu
-	stats   MessageStats           // guarded by mu
-	// persistent messages, ready and unacked, and their body bytes; guarded by mu.
-	persistent      int
-	persistentBytes int64
 	// limbo is how many messages have left it for a dead-letter exchange and are not settled yet;
 	// guarded by mu.
 	limbo int
-	// window knows repetitions; nil for a queue that does not de-duplicate. Guarded by mu.
-	window *dedup.Window
 	// strays are the channels that may hold unacked messages without a consumer; guarded by mu, as
 	// is the number at which those without any are looked for.
 	strays     map[*Channel]struct{}
 	strayLimit int
-	// resident is its part of Broker.resident; guarded by mu.
-	resident int64
-	touched  []*Consumer // scratch of deliver; guarded by mu
 	// noted is what was read last of messages that are in the journal alone, see Head; guarded by mu.
 	headNoted, oldestNoted headNote
 
@@ -64,6 +68,13 @@ type Queue struct {
 
 	used atomic.Int64 // Unix ms of the last declare, get or consumer (x-expires)
 }
+
+// warmLines is how many cache lines of a queue a message needs.
+const warmLines = int(unsafe.Offsetof(Queue{}.sm)+unsafe.Sizeof(queue.Queue{})+63) / 64
+
+// warm asks for the memory of q, which the end of the turn will work on: with thousands of queues each message's is
+// far away, and waited for by one message after the other. No lock is needed.
+func (q *Queue) warm() { prefetch.Lines(unsafe.Pointer(q), warmLines) }
 
 // settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. One whose publish is
 // not in the journal yet has to wait for that. Lock held.
@@ -112,7 +123,7 @@ func (q *Queue) dispatch(t *turn) {
 	}
 	if !q.waiting && q.sm.Waiting(committed) {
 		q.waiting = true
-		q.b.done.awaitQueue(q, committed)
+		q.b.done.awaitQueues(committed, q)
 	}
 	if held := q.sm.Resident(); held > accountStep || held > q.b.opt.tuning.queueResident || q.resident != 0 {
 		q.page(t)
@@ -172,7 +183,6 @@ func (q *Queue) die(t *turn, d queue.Dead) {
 
 // deliver sends t.fx.Deliver to the consumers' channels, each channel locked once. Lock held.
 func (q *Queue) deliver(t *turn) {
-	touched := q.touched[:0]
 	for i := range t.fx.Deliver {
 		d := &t.fx.Deliver[i]
 		c := d.Consumer.Receiver.(*Consumer)
@@ -191,17 +201,18 @@ func (q *Queue) deliver(t *turn) {
 			d.Entry.Msg = m
 		}
 		if len(c.pending) == 0 {
-			touched = append(touched, c)
+			c.pending = t.lend()
+			t.served = append(t.served, c)
 		}
 		c.pending = append(c.pending, d.Entry)
 	}
-	for i, c := range touched {
+	for _, c := range t.served {
 		c.ch.send(t, q, c)
-		clear(c.pending)
-		c.pending = c.pending[:0]
-		touched[i] = nil
+		t.takeBack(c.pending)
+		c.pending = nil
 	}
-	q.touched = touched[:0]
+	clear(t.served)
+	t.served = t.served[:0]
 }
 
 // discard lets go of every message when the broker stops; nothing is settled.

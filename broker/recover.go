@@ -245,6 +245,7 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 	case opDeleteQueue:
 		if q := v.queues[c.Name]; q != nil {
 			delete(v.queues, c.Name)
+			v.changes++
 			b.routes.RemoveQueue(v.name, c.Name)
 			r.forget(q)
 		}

@@ -51,8 +51,9 @@ func (ch *Channel) consumeReplies(a *ConsumeArgs) (*Consumer, *Error) {
 	cfg.MaxLength, cfg.MaxBytes, cfg.Overflow = replyLength, replyBytes, queue.RejectPublish
 	q := &Queue{
 		b: conn.b, vhost: conn.vhost.name, name: unique(replyPrefix),
-		sm: queue.New(cfg), members: make(map[*Consumer]struct{}, 1), replies: true,
+		members: make(map[*Consumer]struct{}, 1), replies: true,
 	}
+	q.sm.Init(cfg)
 	q.settings.Store(&effective{Settings: policy.Settings{Type: policy.Classic, Config: cfg}})
 	c := ch.newConsumer(a, q)
 	q.members[c] = struct{}{}

@@ -96,7 +96,11 @@ func (ch *Channel) resolve(ops []op) (done int, err *Error) {
 			if i < 0 {
 				return n + 1, ch.unknownTag(o)
 			}
-			ch.settling = append(ch.settling, settling{ch.unacked.take(i), o.verb, o.requeue})
+			s := ch.unacked.take(i)
+			if n := len(ch.settling); n == 0 || ch.settling[n-1].q != s.q {
+				s.q.warm()
+			}
+			ch.settling = append(ch.settling, settling{s, o.verb, o.requeue})
 			if o.verb == VerbAck {
 				ch.stats.Ack++
 			}

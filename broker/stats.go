@@ -8,8 +8,11 @@ import (
 // MessageStats count what became of messages. A queue knows those from Get on and Publish; a channel,
 // a vhost and the broker know all.
 type MessageStats struct {
-	Publish          uint64 // received from publishers; into a queue
-	PublishConfirm   uint64 // of those, with a confirm wanted
+	Publish               uint64 // received from publishers; into a queue
+	Deliver, DeliverNoAck uint64
+	Redeliver, Ack        uint64
+
+	PublishConfirm   uint64 // of the publishes, with a confirm wanted
 	Routed           uint64 // one for each queue that a publish reached
 	Confirm          uint64
 	ReturnUnroutable uint64
@@ -17,8 +20,6 @@ type MessageStats struct {
 	Duplicate        uint64 // repetitions that a queue did not take again
 
 	Get, GetNoAck, GetEmpty uint64
-	Deliver, DeliverNoAck   uint64
-	Redeliver, Ack          uint64
 
 	// Bytes and Sizes are the body sizes of what was published: Sizes[i] counts those of at most
 	// SizeBounds[i] and above the bound before, the last one the rest.

@@ -25,8 +25,18 @@ type turn struct {
 	taps    []tap              // deliveries to copy to the firehose
 	paged   []*message.Message // left to the journal, to be released
 
+	// Scratch of deliver: who gets something, and what; the lists are lent to consumers for that long, so
+	// that no queue and no consumer keeps one.
+	served []*Consumer
+	lists  [][]queue.Entry
+
 	// batch collects the records of the transaction that is being committed, nil else.
 	batch *txBatch
+
+	// waits are queues whose waiting mark this turn has set, for the completer; waitFrom is the first record
+	// that one of them waits for.
+	waits    []*Queue
+	waitFrom journal.Position
 
 	// Scratch of publish: journal targets and results, a row a message.
 	targets []journal.Target
@@ -75,6 +85,28 @@ func (t *turn) free() {
 	turns.Put(t)
 }
 
+// lend gives an empty list for the deliveries of a consumer, see takeBack.
+func (t *turn) lend() []queue.Entry {
+	n := len(t.lists)
+	if n == 0 {
+		return make([]queue.Entry, 0, dispatchBatch)
+	}
+	l := t.lists[n-1]
+	t.lists = t.lists[:n-1]
+	return l
+}
+
+// takeBack ends a loan.
+func (t *turn) takeBack(l []queue.Entry) {
+	clear(l)
+	if len(t.lists) < listsKept {
+		t.lists = append(t.lists, l[:0])
+	}
+}
+
+// listsKept is how many lists of 7 KiB a turn keeps for later.
+const listsKept = 8
+
 // touch notes that p was staged into by this turn and must be flushed by it.
 func (t *turn) touch(p Peer) { t.dirty = append(t.dirty, p) }
 
@@ -116,6 +148,7 @@ func (t *turn) end() {
 		t.reap()
 	}
 	t.record()
+	t.await()
 	for i, m := range t.paged {
 		m.Release()
 		t.paged[i] = nil
@@ -127,6 +160,23 @@ func (t *turn) end() {
 	}
 	t.dirty = t.dirty[:0]
 	t.now = 0
+}
+
+// appended notes that what queues in waits wait for is in the journal, at pos.
+func (t *turn) appended(pos journal.Position) {
+	if t.waitFrom == 0 {
+		t.waitFrom = pos
+	}
+}
+
+// await hands the queues that wait for the journal to the completer.
+func (t *turn) await() {
+	if len(t.waits) > 0 {
+		t.b.done.awaitQueues(t.waitFrom, t.waits...)
+		clear(t.waits)
+		t.waits = kept(t.waits)
+	}
+	t.waitFrom = 0
 }
 
 // record writes the collected settlements to the journal.

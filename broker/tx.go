@@ -2,7 +2,6 @@ package broker
 
 import (
 	"math"
-	"slices"
 
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/journal"
@@ -51,14 +50,13 @@ func (ch *Channel) TxSelect() *Error {
 type txBatch struct {
 	records  journal.Batch
 	messages []*message.Message // by their number in records, each with a reference
-	queues   []*Queue           // that got journaled messages
 	spans    []ownSpan
 	original journal.Position // see turn
 }
 
 // publish adds a run of messages and their targets, which are in t.
-func (b *txBatch) publish(pubs []publish, queues []*Queue, t *turn) {
-	n := len(queues)
+func (b *txBatch) publish(pubs []publish, t *turn) {
+	n := len(pubs[0].queues)
 	for i := range pubs {
 		if t.counts[i] == 0 {
 			continue
@@ -68,11 +66,6 @@ func (b *txBatch) publish(pubs []publish, queues []*Queue, t *turn) {
 		b.records.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), encodeHead(&head, m, t.now), m.Bytes())
 		m.Retain(1)
 		b.messages = append(b.messages, m)
-	}
-	for _, q := range queues {
-		if q.journaled() && !slices.Contains(b.queues, q) {
-			b.queues = append(b.queues, q)
-		}
 	}
 }
 
@@ -100,9 +93,7 @@ func (b *txBatch) append(t *turn) (pos journal.Position) {
 	for _, m := range b.messages {
 		m.Release()
 	}
-	for _, q := range b.queues {
-		t.b.done.register(t, q, pos)
-	}
+	t.appended(pos)
 	return pos
 }
 

@@ -87,6 +87,7 @@ func (v *VHost) defaultExchange() ExchangeView {
 // are among them, without those of other connections' queues being left out.
 func (b *Broker) Bindings(vhost string, f BindingFilter) []route.Binding {
 	var list []route.Binding
+	implicit := 0 // at the start of the list: in order already, and before all others
 	add := func(r route.Binding) bool {
 		if f.matches(&r) {
 			list = append(list, r)
@@ -94,9 +95,14 @@ func (b *Broker) Bindings(vhost string, f BindingFilter) []route.Binding {
 		return true
 	}
 	if f.Source == nil || *f.Source == "" {
-		for _, q := range b.Queues(vhost) {
+		queues := b.Queues(vhost)
+		if f.Dest == nil {
+			list = make([]route.Binding, 0, len(queues))
+		}
+		for _, q := range queues {
 			add(route.Binding{VHost: vhost, Dest: q.name, Key: q.name})
 		}
+		implicit = len(list)
 	}
 	switch {
 	case f.Source != nil && *f.Source != "":
@@ -107,7 +113,7 @@ func (b *Broker) Bindings(vhost string, f BindingFilter) []route.Binding {
 	default:
 		b.routes.Bindings(vhost, add)
 	}
-	slices.SortFunc(list, func(a, b route.Binding) int {
+	slices.SortFunc(list[implicit:], func(a, b route.Binding) int {
 		return cmp.Or(strings.Compare(a.Source, b.Source), strings.Compare(a.Dest, b.Dest), strings.Compare(a.Key, b.Key))
 	})
 	return list
@@ -132,13 +138,26 @@ func (b *Broker) Queues(vhost string) []*Queue {
 		b.topo.RUnlock()
 		return nil
 	}
-	list := make([]*Queue, 0, len(v.queues))
+	s := v.sorted.Load()
+	if s != nil && s.changes == v.changes {
+		b.topo.RUnlock()
+		return slices.Clone(s.list)
+	}
+	s = &sortedQueues{v.changes, make([]*Queue, 0, len(v.queues))}
 	for _, q := range v.queues {
-		list = append(list, q)
+		s.list = append(s.list, q)
 	}
 	b.topo.RUnlock()
-	slices.SortFunc(list, func(a, b *Queue) int { return strings.Compare(a.name, b.name) })
-	return list
+	slices.SortFunc(s.list, func(a, b *Queue) int { return strings.Compare(a.name, b.name) })
+	v.sorted.Store(s)
+	return slices.Clone(s.list)
+}
+
+// sortedQueues are a vhost's queues by name, as they were after so many changes: who looks each second does not sort
+// ten thousand names each time.
+type sortedQueues struct {
+	changes uint64
+	list    []*Queue
 }
 
 // Queue finds one queue.
@@ -323,6 +342,18 @@ func (b *Broker) connections() []*Conn {
 	b.connMu.Unlock()
 	slices.SortFunc(list, func(a, b *Conn) int { return strings.Compare(a.info.Name, b.info.Name) })
 	return list
+}
+
+// ConnectionCount is how many of those there are.
+func (b *Broker) ConnectionCount() (n int) {
+	b.connMu.Lock()
+	defer b.connMu.Unlock()
+	for c := range b.conns {
+		if !c.info.Internal {
+			n++
+		}
+	}
+	return n
 }
 
 // Connections lists the connections by name.

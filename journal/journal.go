@@ -163,9 +163,9 @@ type Journal struct {
 	stalled  atomic.Bool
 	low      atomic.Bool // see Low
 
-	files      sync.Mutex // making and naming files: the writer's, the keeper's
-	hasSpare   bool       // guarded by files
-	hasReserve bool       // guarded by files
+	files      sync.Mutex  // making and naming files: the writer's, the keeper's
+	hasSpare   atomic.Bool // written with files held, as is hasReserve; read by any goroutine
+	hasReserve atomic.Bool
 
 	writing   []*chunk // owned by the writer, who changes it under mu
 	recovered Stats    // immutable after Open
@@ -286,11 +286,9 @@ func (j *Journal) Stats() Stats {
 		s.Bytes += g.disk()
 	})
 	j.mu.Unlock()
-	j.files.Lock()
-	if j.hasSpare {
+	if j.hasSpare.Load() { // without files, which are held while the disk is waited for
 		s.Spare = 1
 	}
-	j.files.Unlock()
 	s.Commits, s.Syncs = j.commits.Load(), j.syncs.Load()
 	s.LastSync, s.Stalled = time.Duration(j.lastSync.Load()), j.stalled.Load()
 	return s

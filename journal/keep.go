@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/firemq/firemq/internal/vfs"
@@ -106,13 +107,13 @@ func (j *Journal) free(s *segment) error {
 	var err error
 	whole := s.end <= s.segSize && (!s.grows || nearlyFull(s.end, s.segSize))
 	switch {
-	case whole && !j.hasSpare && spare:
+	case whole && !j.hasSpare.Load() && spare:
 		if err = j.o.FS.Rename(s.name, j.path(spareName)); err == nil {
-			j.hasSpare = true
+			j.hasSpare.Store(true)
 		}
-	case whole && !j.hasReserve:
+	case whole && !j.hasReserve.Load():
 		if err = j.o.FS.Rename(s.name, j.path(reserveName)); err == nil {
-			j.hasReserve = true
+			j.hasReserve.Store(true)
 		}
 	default:
 		err = j.o.FS.Remove(s.name)
@@ -160,7 +161,7 @@ func (j *Journal) succeed(cur, next *segment) error {
 	}
 	j.files.Lock()
 	defer j.files.Unlock()
-	if !next.exists && j.hasSpare {
+	if !next.exists && j.hasSpare.Load() {
 		if err := j.install(next); err != nil {
 			return err
 		}
@@ -189,12 +190,9 @@ func (j *Journal) setLow(err error) {
 	}
 }
 
-// fill makes the spare or the reserve, unless there is one (has, guarded by files).
-func (j *Journal) fill(name string, has *bool) error {
-	j.files.Lock()
-	need := !*has
-	j.files.Unlock()
-	if !need {
+// fill makes the spare or the reserve, unless there is one (has).
+func (j *Journal) fill(name string, has *atomic.Bool) error {
+	if has.Load() {
 		return nil
 	}
 	complete, err := j.zeroFill(j.path(name))
@@ -203,7 +201,7 @@ func (j *Journal) fill(name string, has *bool) error {
 	}
 	j.files.Lock()
 	defer j.files.Unlock()
-	*has = complete
+	has.Store(complete)
 	return err
 }
 
@@ -211,10 +209,10 @@ func (j *Journal) fill(name string, has *bool) error {
 func (j *Journal) giveReserve() bool {
 	j.files.Lock()
 	defer j.files.Unlock()
-	if !j.hasReserve {
+	if !j.hasReserve.Load() {
 		return false
 	}
-	j.hasReserve = false
+	j.hasReserve.Store(false)
 	return j.o.FS.Remove(j.path(reserveName)) == nil
 }
 
@@ -263,7 +261,7 @@ func (j *Journal) openForWrite(s *segment) (vfs.File, error) {
 // file gets its name, so that a named file without a valid header is always damage.
 func (j *Journal) install(s *segment) error {
 	name, open := j.path(newName), j.o.FS.Create
-	if j.hasSpare {
+	if j.hasSpare.Load() {
 		name, open = j.path(spareName), j.o.FS.OpenWrite
 	}
 	f, err := open(name)
@@ -283,9 +281,9 @@ func (j *Journal) install(s *segment) error {
 	if err != nil {
 		return err
 	}
-	s.grows = !j.hasSpare
+	s.grows = !j.hasSpare.Load()
 	s.short.Store(s.grows)
-	j.hasSpare = false
+	j.hasSpare.Store(false)
 	if err := j.o.FS.SyncDir(j.o.Dir); err != nil {
 		return err
 	}

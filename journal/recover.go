@@ -155,9 +155,9 @@ func (j *Journal) dropEmpty(files []file) ([]file, *scan, error) {
 		}
 		sc.release()
 		j.tear(f.s, sc.broken)
-		if !j.hasSpare && nearlyFull(f.size, j.segSize) {
+		if !j.hasSpare.Load() && nearlyFull(f.size, j.segSize) {
 			err = j.o.FS.Rename(f.s.name, j.path(spareName))
-			j.hasSpare = true
+			j.hasSpare.Store(true)
 		} else {
 			err = j.o.FS.Remove(f.s.name)
 		}
@@ -515,8 +515,12 @@ func (j *Journal) tidyFiles() error {
 				return err
 			}
 			if nearlyFull(size, j.segSize) {
-				j.hasSpare = j.hasSpare || name == spareName
-				j.hasReserve = j.hasReserve || name == reserveName
+				if name == spareName {
+					j.hasSpare.Store(true)
+				}
+				if name == reserveName {
+					j.hasReserve.Store(true)
+				}
 				continue
 			}
 		case newName, checkpointTemp:

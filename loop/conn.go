@@ -256,7 +256,7 @@ func (c *Conn) runTask(f func()) {
 // mostRead is the most bytes that are read at once: by an event loop, which has one buffer of this size;
 // other transports read less. A turn is over one read, and what a turn costs is shared by its messages;
 // but a full read keeps the loop's other connections waiting: BENCHMARKS.md has what larger ones do.
-const mostRead = 64 << 10
+const mostRead = 128 << 10
 
 // Pause stops reading from the peer until every reason paused was resumed; what is received already
 // is still given to OnData, one read (mostRead) at most. Each bit of reason is a reason of its own.

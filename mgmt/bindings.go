@@ -45,13 +45,14 @@ func bindingOf(b *route.Binding) api.Binding {
 
 // bindings answers with the bindings of the scope that f picks.
 func (r *request) bindings(f broker.BindingFilter) error {
-	items := []api.Binding{}
+	var all []route.Binding
 	for _, v := range r.scope() {
-		for _, b := range r.s.opt.Broker.Bindings(v, f) {
-			items = append(items, bindingOf(&b))
-		}
+		all = append(all, r.s.opt.Broker.Bindings(v, f)...)
 	}
-	return plain(r, items)
+	if field := r.query("sort"); field != "" {
+		sortBy(all, field, r.query("sort_reverse") == "true", bindingOf)
+	}
+	return r.items(encodeList(nil, all, bindingOf, parseColumns(r.query("columns"))))
 }
 
 func listBindings(r *request) error { return r.bindings(broker.BindingFilter{}) }

@@ -123,7 +123,7 @@ func TestSortBy(t *testing.T) {
 	list := []item{{3, "b", nil}, {1, "a", api.Stats{{Name: "x", Total: 5}}}, {2, "c", nil}, {1, "d", nil}}
 	for field, want := range map[string]string{"n": "a d c b", "s": "a b c d", "m.x": "b c d a", "nothing": "b a c d"} {
 		l := append([]item(nil), list...)
-		sortBy(l, field, false)
+		sortBy(l, field, false, func(i *item) item { return *i })
 		var got []string
 		for _, i := range l {
 			got = append(got, i.S)

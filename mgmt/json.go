@@ -92,6 +92,26 @@ func fieldsOf(t reflect.Type) []field {
 // it is a list.
 func encode(dst []byte, v any, c columns) []byte { return appendValue(dst, reflect.ValueOf(v), c) }
 
+// encodeList writes what view makes of each item as a JSON array behind dst, one at a time: the views of a long list
+// would take as much memory as its text.
+func encodeList[S, T any](dst []byte, list []S, view func(*S) T, c columns) []byte {
+	const sample = 16
+	var shown T
+	v := reflect.ValueOf(&shown).Elem()
+	dst = append(dst, '[')
+	for i := range list {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if i == sample {
+			dst = slices.Grow(dst, len(dst)/sample*(len(list)-sample)*9/8)
+		}
+		shown = view(&list[i])
+		dst = appendValue(dst, v, c)
+	}
+	return append(dst, ']')
+}
+
 var (
 	statsType = reflect.TypeFor[api.Stats]()
 	rawType   = reflect.TypeFor[json.RawMessage]()
@@ -228,6 +248,9 @@ func appendFloat(dst []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(dst, "null"...)
 	}
+	if f == math.Trunc(f) && math.Abs(f) < 1e15 { // most are 0
+		return append(strconv.AppendInt(dst, int64(f), 10), ".0"...)
+	}
 	start := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'g', -1, 64)
 	if !slices.ContainsFunc(dst[start:], func(b byte) bool { return b == '.' || b == 'e' }) {
@@ -298,17 +321,21 @@ func at(v reflect.Value, path []string) reflect.Value {
 	return reflect.Value{}
 }
 
-// sortBy sorts a list by the field at path, keeping the order of equals. A missing field counts as the
-// least.
-func sortBy[T any](list []T, path string, reverse bool) {
+// sortBy sorts a list by the field at path of what view makes of its items, keeping the order of equals. A missing
+// field counts as the least. A view is thrown away once its key is read, so that a page of a long list costs no more
+// memory than the page and the keys.
+func sortBy[S, T any](list []S, path string, reverse bool, view func(*S) T) {
 	parts := strings.Split(path, ".")
 	type keyed struct {
 		key sortKey
 		at  int
 	}
 	keys := make([]keyed, len(list))
+	var shown T
+	field := reflect.ValueOf(&shown).Elem()
 	for i := range list {
-		keys[i] = keyed{keyOf(at(reflect.ValueOf(&list[i]), parts)), i}
+		shown = view(&list[i])
+		keys[i] = keyed{keyOf(at(field, parts)), i}
 	}
 	slices.SortFunc(keys, func(a, b keyed) int {
 		c := a.key.compare(&b.key)
@@ -317,7 +344,7 @@ func sortBy[T any](list []T, path string, reverse bool) {
 		}
 		return cmp.Or(c, cmp.Compare(a.at, b.at))
 	})
-	sorted := make([]T, len(list))
+	sorted := make([]S, len(list))
 	for i := range keys {
 		sorted[i] = list[keys[i].at]
 	}

@@ -3,6 +3,7 @@ package mgmt
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,8 +18,7 @@ const (
 )
 
 // list answers with the items that the query asks for, of T made by view from an S. name gives what ?name=
-// filters by; nil for lists that have no such filter. Views are made of all items only when the list is
-// sorted by a field.
+// filters by; nil for lists that have no such filter. all is the list's own, to be sorted in place.
 func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) error {
 	total := len(all)
 	paged := r.has("page")
@@ -35,14 +35,6 @@ func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) 
 		}
 		all = kept
 	}
-	var views []T
-	viewAll := func(s []S) []T {
-		list := make([]T, len(s))
-		for i := range s {
-			list[i] = view(&s[i])
-		}
-		return list
-	}
 	reverse := false
 	switch r.query("sort_reverse") {
 	case "", "false":
@@ -51,20 +43,13 @@ func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) 
 	default:
 		return badRequest("sort_reverse is neither true nor false")
 	}
-	field := r.query("sort")
-	if field != "" {
-		views = viewAll(all)
-		sortBy(views, field, reverse)
+	if field := r.query("sort"); field != "" {
+		sortBy(all, field, reverse, view)
 	} else if reverse {
-		for i, j := 0, len(all)-1; i < j; i, j = i+1, j-1 {
-			all[i], all[j] = all[j], all[i]
-		}
+		slices.Reverse(all)
 	}
 	if !paged {
-		if views == nil {
-			views = viewAll(all)
-		}
-		return r.ok(views)
+		return r.items(encodeList(nil, all, view, parseColumns(r.query("columns"))))
 	}
 	page, size, err := r.pageOf()
 	if err != nil {
@@ -78,12 +63,10 @@ func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) 
 	to := min(from+size, n)
 	p := api.Page[T]{
 		TotalCount: total, FilteredCount: n, ItemCount: to - from, Page: page, PageSize: size,
-		PageCount: (n + size - 1) / size,
+		PageCount: (n + size - 1) / size, Items: make([]T, to-from),
 	}
-	if views != nil {
-		p.Items = views[from:to]
-	} else {
-		p.Items = viewAll(all[from:to])
+	for i := range p.Items {
+		p.Items[i] = view(&all[from+i])
 	}
 	return r.page(p)
 }
@@ -91,12 +74,20 @@ func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) 
 // plain answers with a list that has no pages and no filter.
 func plain[T any](r *request, items []T) error {
 	if field := r.query("sort"); field != "" {
-		sortBy(items, field, r.query("sort_reverse") == "true")
+		sortBy(items, field, r.query("sort_reverse") == "true", itself)
 	}
-	if items == nil {
-		items = []T{}
-	}
-	return r.ok(items)
+	return r.items(encodeList(nil, items, itself, parseColumns(r.query("columns"))))
+}
+
+// itself is the view of what is shown as it is.
+func itself[T any](item *T) T { return *item }
+
+// items answers with a list.
+func (r *request) items(list []byte) error {
+	r.SetContentType("application/json")
+	r.Response.Header.Set("Cache-Control", "no-cache")
+	r.Response.SetBodyRaw(list)
+	return nil
 }
 
 // page answers with a page: the columns are those of its items.
@@ -110,7 +101,7 @@ func (r *request) page(p any) error {
 			c[k] = nil
 		}
 	}
-	r.SetBody(encode(nil, p, c))
+	r.Response.SetBodyRaw(encode(nil, p, c))
 	return nil
 }
 

@@ -2,14 +2,19 @@ package mgmt
 
 import (
 	"bufio"
+	"io"
 	"math"
 	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/klauspost/compress/gzip"
 	"github.com/valyala/fasthttp"
 
 	"github.com/firemq/firemq/broker"
@@ -75,11 +80,33 @@ func (s *Server) serveMetrics(c *fasthttp.RequestCtx, path string) {
 		return
 	}
 	c.SetContentType("text/plain; version=0.0.4; charset=utf-8")
-	c.SetBodyStreamWriter(func(w *bufio.Writer) {
-		e := &exposition{w: w}
-		s.writeMetrics(e, g)
-		e.flush()
-	})
+	c.Response.Header.Set("Vary", "Accept-Encoding")
+	a := &scrape{s: s, g: g, packed: c.Request.Header.HasAcceptEncoding("gzip")}
+	if a.packed {
+		c.Response.Header.SetContentEncoding("gzip")
+	}
+	c.SetBodyStream(a, -1)
+}
+
+// scrape is the body of an answer. It is written straight to the connection: a reader between them would take a
+// goroutine, a copy, and a gzip block for each 4 KiB.
+type scrape struct {
+	s      *Server
+	g      *registry
+	packed bool // with gzip
+}
+
+// SupportsBodyWriteTo, WriteTo and Read make it a fasthttp.BodyWriterTo.
+func (a *scrape) SupportsBodyWriteTo() bool { return true }
+
+func (a *scrape) Read([]byte) (int, error) { panic("BUG: mgmt: a scrape is not read") }
+
+func (a *scrape) WriteTo(w io.Writer) (int64, error) {
+	e := expositions.Get().(*exposition)
+	defer expositions.Put(e)
+	e.begin(w, a.packed)
+	a.s.writeMetrics(e, a.g)
+	return e.end()
 }
 
 func (s *Server) writeMetrics(e *exposition, g *registry) {
@@ -114,18 +141,66 @@ func (s *Server) writeMetrics(e *exposition, g *registry) {
 	}
 }
 
-// exposition writes families. Its buffer is handed on in pieces, so that a scrape of many queues takes no more
-// memory than one of few.
+// exposition writes families. Its buffer is handed on in pieces; beside it a scrape takes about 200 bytes a queue,
+// for their labels and numbers.
 type exposition struct {
-	w   *bufio.Writer
+	w   io.Writer // the client, or gz
+	gz  *gzip.Writer
+	out *bufio.Writer // what gz writes, in larger pieces
 	buf []byte
+	n   int64
+	err error // of the client, that went away
+
+	// Kept for the next scrape, so that one a second leaves no garbage.
+	queues []queueRow
+	labels labelList
 }
 
 const expositionPiece = 64 << 10
 
+// expositions are those that nobody uses now.
+var expositions = sync.Pool{New: func() any {
+	e := &exposition{out: bufio.NewWriterSize(nil, expositionPiece/4)}
+	e.gz, _ = gzip.NewWriterLevel(e.out, gzip.BestSpeed) // fails for unknown levels
+	return e
+}}
+
+// begin starts to write to w.
+func (e *exposition) begin(w io.Writer, packed bool) {
+	e.w, e.n, e.err = w, 0, nil
+	if packed {
+		e.out.Reset(w)
+		e.gz.Reset(e.out)
+		e.w = e.gz
+	}
+}
+
+// end writes the rest and tells how many bytes there were, before gzip, or why the client did not get them.
+func (e *exposition) end() (int64, error) {
+	e.flush()
+	if e.w == e.gz && e.err == nil {
+		if e.err = e.gz.Close(); e.err == nil {
+			e.err = e.out.Flush()
+		}
+	}
+	e.out.Reset(nil)
+	e.w = nil
+	return e.n, e.err
+}
+
 func (e *exposition) flush() {
-	e.w.Write(e.buf) // a client that went away is noticed by fasthttp
+	if e.err == nil {
+		var n int
+		n, e.err = e.w.Write(e.buf)
+		e.n += int64(n)
+	}
 	e.buf = e.buf[:0]
+}
+
+// Write adds text as it is.
+func (e *exposition) Write(p []byte) (int, error) {
+	e.buf = append(e.buf, p...)
+	return len(p), nil
 }
 
 // family begins a family.
@@ -140,8 +215,8 @@ func (e *exposition) family(name, kind, help string) {
 	e.buf = append(append(append(e.buf, ' '), help...), '\n')
 }
 
-// series begins a line; labels are "" or in braces.
-func (e *exposition) series(name, labels string) {
+// series begins a line; labels are nil or in braces.
+func (e *exposition) series(name string, labels []byte) {
 	if len(e.buf) > expositionPiece {
 		e.flush()
 	}
@@ -149,12 +224,12 @@ func (e *exposition) series(name, labels string) {
 	e.buf = append(append(e.buf, labels...), ' ')
 }
 
-func (e *exposition) int(name, labels string, v int64) {
+func (e *exposition) int(name string, labels []byte, v int64) {
 	e.series(name, labels)
 	e.buf = append(strconv.AppendInt(e.buf, v, 10), '\n')
 }
 
-func (e *exposition) float(name, labels string, v float64) {
+func (e *exposition) float(name string, labels []byte, v float64) {
 	e.series(name, labels)
 	if math.IsNaN(v) {
 		e.buf = append(e.buf, "NaN\n"...)
@@ -166,11 +241,27 @@ func (e *exposition) float(name, labels string, v float64) {
 // one is a family of one series.
 func (e *exposition) one(name, kind, help string, v int64) {
 	e.family(name, kind, help)
-	e.int(name, "", v)
+	e.int(name, nil, v)
 }
 
 // labels are pairs of name and value in braces.
-func labels(pairs ...string) string { return string(appendLabels(nil, pairs...)) }
+func labels(pairs ...string) []byte { return appendLabels(nil, pairs...) }
+
+// labelList is the labels of all objects of a kind, in one piece of memory.
+type labelList struct {
+	text []byte
+	ends []int
+}
+
+func (l *labelList) reset() { l.text, l.ends = l.text[:0], append(l.ends[:0], 0) }
+
+func (l *labelList) add(pairs ...string) {
+	l.text = appendLabels(l.text, pairs...)
+	l.ends = append(l.ends, len(l.text))
+}
+
+// of is the labels of the object that was added as number i, from 0.
+func (l *labelList) of(i int) []byte { return l.text[l.ends[i]:l.ends[i+1]] }
 
 func appendLabels(dst []byte, pairs ...string) []byte {
 	dst = append(dst, '{')
@@ -186,6 +277,9 @@ func appendLabels(dst []byte, pairs ...string) []byte {
 
 // appendLabelValue escapes; bytes that are no UTF-8 would make the whole scrape invalid and are replaced.
 func appendLabelValue(dst []byte, s string) []byte {
+	if utf8.ValidString(s) && !strings.ContainsAny(s, "\\\"\n") {
+		return append(dst, s...)
+	}
 	for _, r := range s {
 		switch r {
 		case '\\', '"':
@@ -224,14 +318,14 @@ func (s *Server) writeNode(e *exposition, p string) {
 	m := s.machine()
 	e.one(p+"process_open_fds", "gauge", "Open file descriptors", int64(m.filesOpen))
 	e.one(p+"process_max_fds", "gauge", "Open file descriptors limit", int64(m.filesMax))
-	e.one(p+"process_open_tcp_sockets", "gauge", "Open TCP sockets", int64(len(s.opt.Broker.Connections())))
+	e.one(p+"process_open_tcp_sockets", "gauge", "Open TCP sockets", int64(s.opt.Broker.ConnectionCount()))
 	e.one(p+"process_max_tcp_sockets", "gauge", "Open TCP sockets limit", int64(m.filesMax))
 	e.one(p+"process_resident_memory_bytes", "gauge", "Memory used in bytes", int64(m.resident))
 	e.one(p+"resident_memory_limit_bytes", "gauge", "Memory high watermark in bytes", int64(m.memoryLimit))
 	e.one(p+"disk_space_available_bytes", "gauge", "Disk space available in bytes", int64(m.diskFree))
 	e.one(p+"disk_space_available_limit_bytes", "gauge", "Free disk space low watermark in bytes", int64(m.diskLimit))
 	e.family(p+"erlang_uptime_seconds", "gauge", "Node uptime")
-	e.float(p+"erlang_uptime_seconds", "", time.Since(s.started).Seconds())
+	e.float(p+"erlang_uptime_seconds", nil, time.Since(s.started).Seconds())
 	e.one(p+"erlang_processes_used", "gauge", "Goroutines", int64(runtime.NumGoroutine()))
 	e.one(p+"unreachable_cluster_peers_count", "gauge", "Number of peers in the cluster the current node cannot reach.", 0)
 	if j, ok := s.opt.Broker.JournalStats(); ok {
@@ -270,7 +364,7 @@ func (s *Server) writeLogins(e *exposition, p string) {
 }
 
 func (s *Server) writeTotals(e *exposition) {
-	t := s.opt.Broker.Totals()
+	t := s.opt.Broker.Objects()
 	e.one("rabbitmq_connections", "gauge", "Connections currently open", int64(t.Connections))
 	e.one("rabbitmq_channels", "gauge", "Channels currently open", int64(t.Channels))
 	e.one("rabbitmq_consumers", "gauge", "Consumers currently connected", int64(t.Consumers))
@@ -394,33 +488,42 @@ func (s *Server) writeOwn(e *exposition) {
 		e.one("firemq_journal_commits_total", "counter", "Group commits", j.Commits)
 		e.one("firemq_journal_syncs_total", "counter", "Syncs to disk", j.Syncs)
 		e.family("firemq_journal_last_sync_seconds", "gauge", "How long the last sync took")
-		e.float("firemq_journal_last_sync_seconds", "", j.LastSync.Seconds())
+		e.float("firemq_journal_last_sync_seconds", nil, j.LastSync.Seconds())
 	}
 	c := s.opt.Broker.Counters()
 	e.one("firemq_firehose_messages_total", "counter", "Messages copied to amq.rabbitmq.trace", int64(c.Traced.Load()))
 	e.one("firemq_firehose_messages_dropped_total", "counter", "Messages of traced vhosts that were not copied because of an alarm", int64(c.TraceDropped.Load()))
-	e.flush()
-	metrics.WriteProcessMetrics(e.w)
+	metrics.WriteProcessMetrics(e)
 }
 
-// queueRow is one queue of a scrape.
+// queueRow is what a scrape shows of one queue, and no more: thousands of them are read once for each family.
 type queueRow struct {
-	labels string
-	broker.QueueCounts
-	head broker.Head
-	now  int64 // Unix ms
+	ready, unacked, delayed, persistent, consumers    int
+	readyBytes, unackedBytes, persistentBytes, memory int64
+	publish, duplicate, get, getNoAck, getEmpty       uint64
+	deliver, deliverNoAck, redeliver, ack             uint64
+	age                                               time.Duration // since when the oldest ready message waits
 }
 
-// age is how long the oldest ready message has waited.
-func (q *queueRow) age() time.Duration {
-	if q.head.Oldest == 0 {
-		return 0
+// rowOf reads a queue, at a time in Unix ms.
+func rowOf(q *broker.Queue, now int64) queueRow {
+	c := q.Counts()
+	r := queueRow{
+		ready: c.Ready, unacked: c.Unacked, delayed: c.Delayed, persistent: c.Persistent, consumers: c.Consumers,
+		readyBytes: c.ReadyBytes, unackedBytes: c.UnackedBytes, persistentBytes: c.PersistentBytes, memory: queueMemory(&c),
+		publish: c.Stats.Publish, duplicate: c.Stats.Duplicate, get: c.Stats.Get, getNoAck: c.Stats.GetNoAck, getEmpty: c.Stats.GetEmpty,
+		deliver: c.Stats.Deliver, deliverNoAck: c.Stats.DeliverNoAck, redeliver: c.Stats.Redeliver, ack: c.Stats.Ack,
 	}
-	return time.Duration(max(q.now-q.head.Oldest, 0)) * time.Millisecond
+	if c.Ready > 0 {
+		if oldest := q.Head().Oldest; oldest != 0 {
+			r.age = time.Duration(max(now-oldest, 0)) * time.Millisecond
+		}
+	}
+	return r
 }
 
 func (q *queueRow) capacity() float64 {
-	if q.Consumers > 0 && q.Ready == 0 {
+	if q.consumers > 0 && q.ready == 0 {
 		return 1
 	}
 	return 0
@@ -433,77 +536,69 @@ type queueFamily struct {
 }
 
 var queueFamilies = []queueFamily{
-	{"queue_coarse_metrics", "queue_messages_ready", "gauge", "Messages ready to be delivered to consumers", func(q *queueRow) int64 { return int64(q.Ready) }},
-	{"queue_coarse_metrics", "queue_messages_unacked", "gauge", "Messages delivered to consumers but not yet acknowledged", func(q *queueRow) int64 { return int64(q.Unacked) }},
-	{"queue_coarse_metrics", "queue_messages", "gauge", "Sum of ready and unacknowledged messages - total queue depth", func(q *queueRow) int64 { return int64(q.Ready + q.Unacked) }},
-	{"queue_consumer_count", "queue_consumers", "gauge", "Consumers on a queue", func(q *queueRow) int64 { return int64(q.QueueCounts.Consumers) }},
-	{"queue_metrics", "queue_messages_ram", "gauge", "Ready and unacknowledged messages stored in memory", func(q *queueRow) int64 { return int64(q.Ready + q.Unacked) }},
-	{"queue_metrics", "queue_messages_ram_bytes", "gauge", "Size of ready and unacknowledged messages stored in memory", func(q *queueRow) int64 { return q.ReadyBytes + q.UnackedBytes }},
-	{"queue_metrics", "queue_messages_ready_ram", "gauge", "Ready messages stored in memory", func(q *queueRow) int64 { return int64(q.Ready) }},
-	{"queue_metrics", "queue_messages_unacked_ram", "gauge", "Unacknowledged messages stored in memory", func(q *queueRow) int64 { return int64(q.Unacked) }},
-	{"queue_metrics", "queue_messages_persistent", "gauge", "Persistent messages", func(q *queueRow) int64 { return int64(q.Persistent) }},
-	{"queue_metrics", "queue_messages_persistent_bytes", "gauge", "Size in bytes of persistent messages", func(q *queueRow) int64 { return q.PersistentBytes }},
-	{"queue_metrics", "queue_messages_bytes", "gauge", "Size in bytes of ready and unacknowledged messages", func(q *queueRow) int64 { return q.ReadyBytes + q.UnackedBytes }},
-	{"queue_metrics", "queue_messages_ready_bytes", "gauge", "Size in bytes of ready messages", func(q *queueRow) int64 { return q.ReadyBytes }},
-	{"queue_metrics", "queue_messages_unacked_bytes", "gauge", "Size in bytes of all unacknowledged messages", func(q *queueRow) int64 { return q.UnackedBytes }},
-	{"queue_metrics", "queue_process_memory_bytes", "gauge", "About the memory of a queue and its messages", func(q *queueRow) int64 { return queueMemory(&q.QueueCounts) }},
-	{"queue_delivery_metrics", "queue_messages_published_total", "counter", "Total number of messages published into a queue through an exchange on a channel", func(q *queueRow) int64 { return int64(q.Stats.Publish) }},
-	{"queue_delivery_metrics", "queue_get_ack_total", "counter", "Total number of messages fetched from a queue with basic.get in manual acknowledgement mode", func(q *queueRow) int64 { return int64(q.Stats.Get) }},
-	{"queue_delivery_metrics", "queue_get_total", "counter", "Total number of messages fetched from a queue with basic.get in automatic acknowledgement mode", func(q *queueRow) int64 { return int64(q.Stats.GetNoAck) }},
-	{"queue_delivery_metrics", "queue_messages_delivered_ack_total", "counter", "Total number of messages delivered from a queue in manual acknowledgement mode", func(q *queueRow) int64 { return int64(q.Stats.Deliver) }},
-	{"queue_delivery_metrics", "queue_messages_delivered_total", "counter", "Total number of messages delivered from a queue in automatic acknowledgement mode", func(q *queueRow) int64 { return int64(q.Stats.DeliverNoAck) }},
-	{"queue_delivery_metrics", "queue_messages_redelivered_total", "counter", "Total number of messages redelivered from a queue", func(q *queueRow) int64 { return int64(q.Stats.Redeliver) }},
-	{"queue_delivery_metrics", "queue_messages_acked_total", "counter", "Total number of messages of a queue acknowledged by consumers", func(q *queueRow) int64 { return int64(q.Stats.Ack) }},
-	{"queue_delivery_metrics", "queue_get_empty_total", "counter", "Total number of times basic.get operations found a queue empty", func(q *queueRow) int64 { return int64(q.Stats.GetEmpty) }},
+	{"queue_coarse_metrics", "queue_messages_ready", "gauge", "Messages ready to be delivered to consumers", func(q *queueRow) int64 { return int64(q.ready) }},
+	{"queue_coarse_metrics", "queue_messages_unacked", "gauge", "Messages delivered to consumers but not yet acknowledged", func(q *queueRow) int64 { return int64(q.unacked) }},
+	{"queue_coarse_metrics", "queue_messages", "gauge", "Sum of ready and unacknowledged messages - total queue depth", func(q *queueRow) int64 { return int64(q.ready + q.unacked) }},
+	{"queue_consumer_count", "queue_consumers", "gauge", "Consumers on a queue", func(q *queueRow) int64 { return int64(q.consumers) }},
+	{"queue_metrics", "queue_messages_ram", "gauge", "Ready and unacknowledged messages stored in memory", func(q *queueRow) int64 { return int64(q.ready + q.unacked) }},
+	{"queue_metrics", "queue_messages_ram_bytes", "gauge", "Size of ready and unacknowledged messages stored in memory", func(q *queueRow) int64 { return q.readyBytes + q.unackedBytes }},
+	{"queue_metrics", "queue_messages_ready_ram", "gauge", "Ready messages stored in memory", func(q *queueRow) int64 { return int64(q.ready) }},
+	{"queue_metrics", "queue_messages_unacked_ram", "gauge", "Unacknowledged messages stored in memory", func(q *queueRow) int64 { return int64(q.unacked) }},
+	{"queue_metrics", "queue_messages_persistent", "gauge", "Persistent messages", func(q *queueRow) int64 { return int64(q.persistent) }},
+	{"queue_metrics", "queue_messages_persistent_bytes", "gauge", "Size in bytes of persistent messages", func(q *queueRow) int64 { return q.persistentBytes }},
+	{"queue_metrics", "queue_messages_bytes", "gauge", "Size in bytes of ready and unacknowledged messages", func(q *queueRow) int64 { return q.readyBytes + q.unackedBytes }},
+	{"queue_metrics", "queue_messages_ready_bytes", "gauge", "Size in bytes of ready messages", func(q *queueRow) int64 { return q.readyBytes }},
+	{"queue_metrics", "queue_messages_unacked_bytes", "gauge", "Size in bytes of all unacknowledged messages", func(q *queueRow) int64 { return q.unackedBytes }},
+	{"queue_metrics", "queue_process_memory_bytes", "gauge", "About the memory of a queue and its messages", func(q *queueRow) int64 { return q.memory }},
+	{"queue_delivery_metrics", "queue_messages_published_total", "counter", "Total number of messages published into a queue through an exchange on a channel", func(q *queueRow) int64 { return int64(q.publish) }},
+	{"queue_delivery_metrics", "queue_get_ack_total", "counter", "Total number of messages fetched from a queue with basic.get in manual acknowledgement mode", func(q *queueRow) int64 { return int64(q.get) }},
+	{"queue_delivery_metrics", "queue_get_total", "counter", "Total number of messages fetched from a queue with basic.get in automatic acknowledgement mode", func(q *queueRow) int64 { return int64(q.getNoAck) }},
+	{"queue_delivery_metrics", "queue_messages_delivered_ack_total", "counter", "Total number of messages delivered from a queue in manual acknowledgement mode", func(q *queueRow) int64 { return int64(q.deliver) }},
+	{"queue_delivery_metrics", "queue_messages_delivered_total", "counter", "Total number of messages delivered from a queue in automatic acknowledgement mode", func(q *queueRow) int64 { return int64(q.deliverNoAck) }},
+	{"queue_delivery_metrics", "queue_messages_redelivered_total", "counter", "Total number of messages redelivered from a queue", func(q *queueRow) int64 { return int64(q.redeliver) }},
+	{"queue_delivery_metrics", "queue_messages_acked_total", "counter", "Total number of messages of a queue acknowledged by consumers", func(q *queueRow) int64 { return int64(q.ack) }},
+	{"queue_delivery_metrics", "queue_get_empty_total", "counter", "Total number of times basic.get operations found a queue empty", func(q *queueRow) int64 { return int64(q.getEmpty) }},
 }
 
 // ownQueueFamilies are there for each queue in the aggregated registry too.
 var ownQueueFamilies = []queueFamily{
-	{"", "firemq_queue_messages_ready", "gauge", "Messages ready in a queue", func(q *queueRow) int64 { return int64(q.Ready) }},
-	{"", "firemq_queue_messages_unacked", "gauge", "Messages of a queue that are delivered and not acknowledged", func(q *queueRow) int64 { return int64(q.Unacked) }},
-	{"", "firemq_queue_messages_delayed", "gauge", "Messages of a queue that are not due yet", func(q *queueRow) int64 { return int64(q.Delayed) }},
-	{"", "firemq_queue_consumers", "gauge", "Consumers of a queue", func(q *queueRow) int64 { return int64(q.QueueCounts.Consumers) }},
-	{"", "firemq_queue_messages_published_total", "counter", "Messages published into a queue", func(q *queueRow) int64 { return int64(q.Stats.Publish) }},
-	{"", "firemq_queue_messages_delivered_total", "counter", "Messages delivered or got from a queue", func(q *queueRow) int64 { return int64(q.Stats.Delivered()) }},
-	{"", "firemq_queue_messages_acked_total", "counter", "Messages of a queue that were acknowledged", func(q *queueRow) int64 { return int64(q.Stats.Ack) }},
-	{"", "firemq_queue_messages_deduplicated_total", "counter", "Repetitions that a queue did not take again", func(q *queueRow) int64 { return int64(q.Stats.Duplicate) }},
+	{"", "firemq_queue_messages_ready", "gauge", "Messages ready in a queue", func(q *queueRow) int64 { return int64(q.ready) }},
+	{"", "firemq_queue_messages_unacked", "gauge", "Messages of a queue that are delivered and not acknowledged", func(q *queueRow) int64 { return int64(q.unacked) }},
+	{"", "firemq_queue_messages_delayed", "gauge", "Messages of a queue that are not due yet", func(q *queueRow) int64 { return int64(q.delayed) }},
+	{"", "firemq_queue_consumers", "gauge", "Consumers of a queue", func(q *queueRow) int64 { return int64(q.consumers) }},
+	{"", "firemq_queue_messages_published_total", "counter", "Messages published into a queue", func(q *queueRow) int64 { return int64(q.publish) }},
+	{"", "firemq_queue_messages_delivered_total", "counter", "Messages delivered or got from a queue", func(q *queueRow) int64 { return int64(q.get + q.getNoAck + q.deliver + q.deliverNoAck) }},
+	{"", "firemq_queue_messages_acked_total", "counter", "Messages of a queue that were acknowledged", func(q *queueRow) int64 { return int64(q.ack) }},
+	{"", "firemq_queue_messages_deduplicated_total", "counter", "Repetitions that a queue did not take again", func(q *queueRow) int64 { return int64(q.duplicate) }},
 }
 
-// queueRows reads every queue that the registry shows.
-func (s *Server) queueRows(g *registry) []queueRow {
-	var rows []queueRow
-	var text []byte // of all labels, so that they take one piece of memory
-	var ends []int
+// readQueues reads every queue that the registry shows.
+func (s *Server) readQueues(e *exposition, g *registry) {
+	e.queues = e.queues[:0]
+	e.labels.reset()
 	now := time.Now().UnixMilli()
 	for _, v := range s.opt.Broker.VHosts() {
 		if !g.hasVHost(v) {
 			continue
 		}
 		for _, q := range s.opt.Broker.Queues(v) {
-			if g.queue != nil && !g.queue.MatchString(q.Name()) {
-				continue
+			if g.queue == nil || g.queue.MatchString(q.Name()) {
+				e.labels.add("vhost", v, "queue", q.Name())
+				e.queues = append(e.queues, rowOf(q, now))
 			}
-			text = appendLabels(text, "vhost", v, "queue", q.Name())
-			ends = append(ends, len(text))
-			rows = append(rows, queueRow{QueueCounts: q.Counts(), head: q.Head(), now: now})
 		}
 	}
-	all, at := string(text), 0
-	for i := range rows {
-		rows[i].labels = all[at:ends[i]]
-		at = ends[i]
-	}
-	return rows
 }
 
 func (s *Server) writeQueues(e *exposition, g *registry) {
 	if g.families != nil && !slices.ContainsFunc(queueFamilies, func(f queueFamily) bool { return g.has(f.family) }) {
 		return
 	}
-	rows := s.queueRows(g)
+	s.readQueues(e, g)
+	rows := e.queues
 	for i := range queueFamilies {
 		if f := &queueFamilies[i]; g.has(f.family) {
-			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, g.objects, f.value, func(q *queueRow) string { return q.labels })
+			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, g.objects, f.value)
 		}
 	}
 	if g.has("queue_metrics") {
@@ -513,41 +608,41 @@ func (s *Server) writeQueues(e *exposition, g *registry) {
 			sum := 0.0
 			for i := range rows {
 				if g.objects {
-					e.float(name, rows[i].labels, rows[i].capacity())
+					e.float(name, e.labels.of(i), rows[i].capacity())
 				}
 				sum += rows[i].capacity()
 			}
 			if !g.objects {
-				e.float(name, "", sum)
+				e.float(name, nil, sum)
 			}
 		}
 	}
 	if g.families == nil {
 		for i := range ownQueueFamilies {
 			f := &ownQueueFamilies[i]
-			writeRows(e, f.name, f.kind, f.help, rows, true, f.value, func(q *queueRow) string { return q.labels })
+			writeRows(e, f.name, f.kind, f.help, rows, true, f.value)
 		}
 		const age = "firemq_queue_oldest_message_age_seconds"
 		e.family(age, "gauge", "Since when the oldest ready message of a queue waits, 0 without one")
 		for i := range rows {
-			e.float(age, rows[i].labels, rows[i].age().Seconds())
+			e.float(age, e.labels.of(i), rows[i].age.Seconds())
 		}
 	}
 }
 
-// writeRows writes one family: a series for each row, or their sum.
-func writeRows[T any](e *exposition, name, kind, help string, rows []T, objects bool, value func(*T) int64, labels func(*T) string) {
+// writeRows writes one family: a series for each row, with the labels that e has of it, or their sum.
+func writeRows[T any](e *exposition, name, kind, help string, rows []T, objects bool, value func(*T) int64) {
 	e.family(name, kind, help)
 	sum := int64(0)
 	for i := range rows {
 		v := value(&rows[i])
 		if objects {
-			e.int(name, labels(&rows[i]), v)
+			e.int(name, e.labels.of(i), v)
 		}
 		sum += v
 	}
 	if !objects {
-		e.int(name, "", sum)
+		e.int(name, nil, sum)
 	}
 }
 
@@ -578,15 +673,22 @@ var channelFamilies = []rowFamily[broker.ChannelView]{
 	{"channel_queue_metrics", "channel_get_empty_total", "counter", "Total number of times basic.get operations fetched no message", func(c *broker.ChannelView) int64 { return int64(c.Stats.GetEmpty) }},
 }
 
-// writeFamilies writes the families of one kind of object.
-func writeFamilies[T any](e *exposition, g *registry, list []rowFamily[T], read func() []T, labels func(*T) string) {
+// writeFamilies writes the families of one kind of object. label adds the labels of one.
+func writeFamilies[T any](e *exposition, g *registry, list []rowFamily[T], read func() []T, label func(*labelList, *T)) {
 	if g.families != nil && !slices.ContainsFunc(list, func(f rowFamily[T]) bool { return g.has(f.family) }) {
 		return
 	}
 	rows := read()
+	e.labels.reset()
+	for i := range rows {
+		if !g.objects {
+			break
+		}
+		label(&e.labels, &rows[i])
+	}
 	for i := range list {
 		if f := &list[i]; g.has(f.family) {
-			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, g.objects, f.value, labels)
+			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, g.objects, f.value)
 		}
 	}
 }
@@ -594,7 +696,7 @@ func writeFamilies[T any](e *exposition, g *registry, list []rowFamily[T], read 
 func (s *Server) writeChannels(e *exposition, g *registry) {
 	writeFamilies(e, g, channelFamilies, func() []broker.ChannelView {
 		return slices.DeleteFunc(s.opt.Broker.Channels(), func(c broker.ChannelView) bool { return !g.hasVHost(c.Connection.VHost) })
-	}, func(c *broker.ChannelView) string { return labels("channel", channelName(c.Connection, c.Number)) })
+	}, func(l *labelList, c *broker.ChannelView) { l.add("channel", channelName(c.Connection, c.Number)) })
 }
 
 // connRow is one connection of a scrape.
@@ -620,7 +722,7 @@ func (s *Server) writeConnections(e *exposition, g *registry) {
 			rows[i] = connRow{conns[i], octetsOf(conns[i].ConnInfo)}
 		}
 		return rows
-	}, func(c *connRow) string { return labels("connection", c.Name) })
+	}, func(l *labelList, c *connRow) { l.add("connection", c.Name) })
 }
 
 var exchangeFamilies = []rowFamily[broker.ExchangeView]{
@@ -637,7 +739,7 @@ func (s *Server) writeExchanges(e *exposition, g *registry) {
 			}
 		}
 		return rows
-	}, func(x *broker.ExchangeView) string { return labels("vhost", x.VHost, "exchange", x.Name) })
+	}, func(l *labelList, x *broker.ExchangeView) { l.add("vhost", x.VHost, "exchange", x.Name) })
 }
 
 // writeCluster writes what exists, for the detailed registry.
@@ -650,7 +752,7 @@ func (s *Server) writeCluster(e *exposition, g *registry) {
 			e.int(p+"vhost_status", labels("vhost", v), 1)
 		}
 	}
-	exchanges := func(write func(labels string, x *broker.ExchangeView)) {
+	exchanges := func(write func(labels []byte, x *broker.ExchangeView)) {
 		for _, v := range vhosts {
 			for _, x := range s.opt.Broker.Exchanges(v) {
 				if x.Name != "" && x.Name != "amq.rabbitmq.trace" {
@@ -661,11 +763,11 @@ func (s *Server) writeCluster(e *exposition, g *registry) {
 	}
 	if g.has("exchange_names") {
 		e.family(p+"exchange_name", "gauge", "Enumerates exchanges without any additional info")
-		exchanges(func(labels string, _ *broker.ExchangeView) { e.int(p+"exchange_name", labels, 1) })
+		exchanges(func(labels []byte, _ *broker.ExchangeView) { e.int(p+"exchange_name", labels, 1) })
 	}
 	if g.has("exchange_bindings") {
 		e.family(p+"exchange_bindings", "gauge", "Number of bindings for an exchange")
-		exchanges(func(labels string, x *broker.ExchangeView) {
+		exchanges(func(labels []byte, x *broker.ExchangeView) {
 			e.int(p+"exchange_bindings", labels, int64(len(s.opt.Broker.Bindings(x.VHost, broker.BindingFilter{Source: &x.Name}))))
 		})
 	}

@@ -262,7 +262,7 @@ func (s *Server) Close() {
 // Wait waits, after Close, until hijacked connections are closed, too: by those who hijacked them.
 func (s *Server) Wait() { s.open.Wait() }
 
-// handler compresses what clients accept compressed; /fire takes the connection as it is.
+// handler compresses what clients accept compressed; /fire takes the connection as it is, and metrics write to it.
 func (s *Server) handler() fasthttp.RequestHandler {
 	rest := fasthttp.CompressHandlerLevel(s.serve, fasthttp.CompressBestSpeed)
 	return func(c *fasthttp.RequestCtx) {
@@ -274,6 +274,10 @@ func (s *Server) handler() fasthttp.RequestHandler {
 			if s.opt.Fire(c); c.Hijacked() {
 				s.remove(c.Conn()) // before its client knows: from its first byte on it is not Close's to cut off
 			}
+			return
+		}
+		if path := string(c.Path()); (path == "/metrics" || strings.HasPrefix(path, "/metrics/")) && (c.IsGet() || c.IsHead()) {
+			s.serveMetrics(c, strings.TrimSuffix(strings.TrimPrefix(path, "/metrics"), "/"))
 			return
 		}
 		rest(c)
@@ -295,8 +299,6 @@ func (s *Server) serve(c *fasthttp.RequestCtx) {
 	case path == "/healthz":
 		c.SetContentType("text/plain; charset=utf-8")
 		c.WriteString("ok\n")
-	case path == "/metrics" || strings.HasPrefix(path, "/metrics/"):
-		s.serveMetrics(c, strings.TrimSuffix(strings.TrimPrefix(path, "/metrics"), "/"))
 	case !serveUI(c, path):
 		c.Error("not found\n", fasthttp.StatusNotFound)
 	}

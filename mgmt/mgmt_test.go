@@ -19,10 +19,13 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
 // start runs a broker in memory and gives its API as guest sees it.
-func start(t testing.TB) *client {
+func start(t testing.TB) *client { return startOn(t, "") }
+
+// startOn starts a broker with a data directory; "": in memory.
+func startOn(t testing.TB, data string) *client {
 	t.Helper()
 	s, err := server.Start(context.Background(), server.Options{
-		AMQP: "127.0.0.1:0", Fire: "127.0.0.1:0", HTTP: "127.0.0.1:0", Ephemeral: true, Version: "9.9.9",
+		AMQP: "127.0.0.1:0", Fire: "127.0.0.1:0", HTTP: "127.0.0.1:0", Data: data, Ephemeral: data == "", Version: "9.9.9",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/firemq/firemq/broker"
@@ -62,7 +63,8 @@ func optional(s string) *string {
 	if s == "" {
 		return nil
 	}
-	return &s
+	some := s // s itself would be on the heap even if it is empty
+	return &some
 }
 
 // queueOverhead is about the memory of a queue without messages, in bytes.
@@ -267,7 +269,7 @@ func (r *request) consumers(views []broker.ConsumerView) []api.Consumer {
 }
 
 func channelName(c *broker.ConnInfo, number uint16) string {
-	return fmt.Sprintf("%s (%d)", c.Name, number)
+	return c.Name + " (" + strconv.Itoa(int(number)) + ")"
 }
 
 func peerOf(c *broker.ConnInfo) api.Peer {

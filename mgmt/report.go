@@ -100,8 +100,9 @@ func (d *doctor) resources() {
 	}
 }
 
-// compactionBehind is how many bytes more than it should the journal may take before that is reported.
-const compactionBehind = 512 << 20
+// compactionBehind is how many bytes more than it should the journal may take before that is reported; a variable so
+// that its test need not write as many.
+var compactionBehind = int64(512 << 20)
 
 func (d *doctor) journal() {
 	j, ok := d.s.opt.Broker.JournalStats()
@@ -266,18 +267,22 @@ func (d *doctor) consumers(vhosts []string) {
 
 // connections looks for those that are not read.
 func (d *doctor) connections(vhosts []string) {
+	j, _ := d.s.opt.Broker.JournalStats()
 	for _, c := range d.s.opt.Broker.Slowed(d.patience) {
 		if !slices.Contains(vhosts, c.VHost) {
 			continue
 		}
-		cause := "More waits for the disk than may: the disk is too slow for what is published."
-		if c.Reason&broker.PauseGrowth != 0 {
-			cause = "Memory fills faster than the broker can make room."
+		cause, action := "More waits for the disk than may: the disk is too slow for what is published.",
+			"See the metrics of the journal and of the disk; a faster disk, or fewer and larger messages help."
+		switch {
+		case j.Stalled:
+			cause, action = "The disk is full, up to the reserve that lets consumers go on.", "Free or add disk space; consume or purge long queues."
+		case c.Reason&broker.PauseGrowth != 0:
+			cause, action = "Memory fills faster than the broker can make room.", "Consume or purge long queues of transient messages, publish more slowly, or raise limits.memory."
 		}
 		d.find(api.Finding{
 			Severity: api.Warning, Code: "connection-in-flow", Kind: "connection", VHost: c.VHost, Name: c.Name,
-			Summary: fmt.Sprintf("A publisher has not been read for %s.", lasted(c.For)), Cause: cause,
-			Action: "See the metrics of the journal and of the disk; a faster disk, or fewer and larger messages help.",
+			Summary: fmt.Sprintf("A publisher has not been read for %s.", lasted(c.For)), Cause: cause, Action: action,
 		})
 	}
 }

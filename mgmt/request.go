@@ -83,7 +83,7 @@ func (r *request) answer(status int, v any) error {
 	r.SetStatusCode(status)
 	r.SetContentType("application/json")
 	r.Response.Header.Set("Cache-Control", "no-cache")
-	r.SetBody(encode(nil, v, parseColumns(r.query("columns"))))
+	r.Response.SetBodyRaw(encode(nil, v, parseColumns(r.query("columns"))))
 	return nil
 }
 

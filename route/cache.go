@@ -46,17 +46,18 @@ type Entry[Q comparable] struct {
 	// Queues are the destinations, each once. Immutable.
 	Queues []Q
 
-	// NeedsMessage says that an exchange takes part that looks at more than the routing key, so that
-	// the queues differ from message to message: Queues is empty, and RouteKeys finds them.
-	NeedsMessage bool
-
 	// Tag is the caller's. It is 0 in an entry that was just made, so what the caller notes in
 	// it, such as a passed permission check, is lost whenever the route was looked up anew.
 	Tag uint64
 
-	name []byte // exchange, key
-	cut  int    // where key begins
-	deps []dep
+	// NeedsMessage says that an exchange takes part that looks at more than the routing key, so that
+	// the queues differ from message to message: Queues is empty, and RouteKeys finds them.
+	NeedsMessage bool
+
+	cut     uint32 // where in name the key begins, behind the exchange
+	name    []byte // exchange, key
+	checked uint64 // the table's changes when deps were looked at last
+	deps    []dep
 
 	// Room for the usual case, which then is one allocation.
 	nameRoom  [40]byte
@@ -72,7 +73,7 @@ func (t *Table[Q]) NewCache(vhost string) *Cache[Q] {
 // Route finds where a message goes. exists is false, and the entry nil, when there is no such
 // exchange. The result is as good as a Route of the Table that began before this call returned.
 func (c *Cache[Q]) Route(exchange, key []byte) (e *Entry[Q], exists bool) {
-	if e := c.last; e != nil && e.is(exchange, key) && e.current() {
+	if e := c.last; e != nil && e.is(exchange, key) && c.current(e) {
 		return e, true
 	}
 	return c.lookup(exchange, key)
@@ -94,13 +95,18 @@ func (e *Entry[Q]) is(exchange, key []byte) bool {
 	return bytes.Equal(e.name[e.cut:], key) && bytes.Equal(e.name[:e.cut], exchange)
 }
 
-// current reports whether everything the route was made of is unchanged.
-func (e *Entry[Q]) current() bool {
+// current reports whether everything that e was made of is unchanged.
+func (c *Cache[Q]) current(e *Entry[Q]) bool {
+	changes := c.w.t.changes.n.Load()
+	if e.checked == changes {
+		return true
+	}
 	for i := range e.deps {
 		if e.deps[i].gen.Load() != e.deps[i].seen {
 			return false
 		}
 	}
+	e.checked = changes
 	return true
 }
 
@@ -116,7 +122,7 @@ func (c *Cache[Q]) lookup(exchange, key []byte) (*Entry[Q], bool) {
 	exHash := c.hashOf(exchange)
 	h := (exHash^xxhash.Sum64(key))*0x9E3779B97F4A7C15 | 1
 	at := c.find(h)
-	if at != nil && at.entry != nil && at.entry.is(exchange, key) && at.entry.current() {
+	if at != nil && at.entry != nil && at.entry.is(exchange, key) && c.current(at.entry) {
 		c.last = at.entry
 		return at.entry, true
 	}
@@ -224,7 +230,7 @@ func (c *Cache[Q]) route(exchange, key []byte, exHash uint64) *Entry[Q] {
 		e.Queues, e.NeedsMessage = nil, true
 	}
 	e.name = append(append(e.nameRoom[:0], exchange...), key...)
-	e.cut = len(exchange)
+	e.cut = uint32(len(exchange))
 	e.deps = append(e.depRoom[:0], w.deps...)
 	clear(w.deps)
 	return e

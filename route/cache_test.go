@@ -201,7 +201,7 @@ func TestRouteOverARemovedExchangeIsNotKept(t *testing.T) {
 	if _, o := w.visit(ex); o != noExchange {
 		t.Errorf("got outcome %d", o)
 	}
-	if e := (&Entry[string]{deps: w.deps}); e.current() {
+	if c := tab.NewCache("/"); c.current(&Entry[string]{deps: w.deps}) {
 		t.Error("the result would be kept")
 	}
 }

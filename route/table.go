@@ -23,8 +23,17 @@ const (
 // time may still name a queue that is being removed: the owner of queues refuses it then.
 type Table[Q comparable] struct {
 	shards   [shards]shard[Q]
+	changes  changes
 	walkers  sync.Pool    // of *walk[Q], for Route; a Cache has its own
 	bindings atomic.Int64 // how many there are
+}
+
+// changes counts what changed in a whole table, each change after its own generation: while the count stands
+// still, a Cache need not look at generations, of which there are many. On a cache line of its own.
+type changes struct {
+	_ [64]byte
+	n atomic.Uint64
+	_ [56]byte
 }
 
 // Len is the number of bindings. While some are added or removed it may be off by those. Any goroutine.
@@ -32,6 +41,7 @@ func (t *Table[Q]) Len() int { return int(t.bindings.Load()) }
 
 // shard is one lock's share of the exchanges and queues.
 type shard[Q comparable] struct {
+	changes   *changes // the table's; immutable
 	mu        sync.RWMutex
 	exchanges map[name]*exchange[Q] // guarded by mu
 	queues    map[name]*node[Q]     // guarded by mu
@@ -42,6 +52,12 @@ type shard[Q comparable] struct {
 	newQueues    atomic.Uint64
 
 	_ [64]byte // keeps neighbours' locks on other cache lines
+}
+
+// changed says that what gen stands for is not what it was. mu is held.
+func (sh *shard[Q]) changed(gen *atomic.Uint64) {
+	gen.Add(1)
+	sh.changes.n.Add(1)
 }
 
 type name struct{ vhost, local string }
@@ -57,6 +73,9 @@ type node[Q comparable] struct {
 	removed bool        // guarded by sh.mu; once true the incoming list is the remover's
 	in      *binding[Q] // guarded by sh.mu; the announced bindings with this destination
 }
+
+// changed is shard.changed for n itself.
+func (n *node[Q]) changed() { n.sh.changed(&n.gen) }
 
 type exchange[Q comparable] struct {
 	node[Q]
@@ -108,6 +127,9 @@ const (
 // New makes an empty table. Q is what stands for a queue, usually a pointer.
 func New[Q comparable]() *Table[Q] {
 	t := &Table[Q]{}
+	for i := range t.shards {
+		t.shards[i].changes = &t.changes
+	}
 	t.walkers.New = func() any { return &walk[Q]{t: t} }
 	return t
 }
@@ -169,7 +191,7 @@ func (t *Table[Q]) AddExchange(vhost, exchangeName string, k Kind, args table.Ta
 		sh.exchanges = make(map[name]*exchange[Q])
 	}
 	sh.exchanges[ex.name] = ex
-	sh.newExchanges.Add(1)
+	sh.changed(&sh.newExchanges)
 	return true
 }
 
@@ -185,7 +207,7 @@ func (t *Table[Q]) SetAlternate(vhost, exchange, alternate string) bool {
 	}
 	if ex.alternate != alternate {
 		ex.alternate = alternate
-		ex.gen.Add(1)
+		ex.changed()
 	}
 	return true
 }
@@ -215,7 +237,7 @@ func (t *Table[Q]) removeExchange(vhost, exchange string, ifUnused bool) (remove
 	delete(sh.exchanges, id)
 	out := ex.out
 	ex.out, ex.index, ex.removed = nil, nil, true
-	ex.gen.Add(1)
+	ex.changed()
 	sh.mu.Unlock()
 
 	removed = make([]Binding, 0, len(out))
@@ -242,7 +264,7 @@ func (t *Table[Q]) AddQueue(vhost, queue string, q Q) bool {
 		sh.queues = make(map[name]*node[Q])
 	}
 	sh.queues[n.name] = n
-	sh.newQueues.Add(1)
+	sh.changed(&sh.newQueues)
 	return true
 }
 
@@ -259,7 +281,7 @@ func (t *Table[Q]) RemoveQueue(vhost, queue string) []Binding {
 	}
 	delete(sh.queues, id)
 	n.removed = true
-	n.gen.Add(1)
+	n.changed()
 	sh.mu.Unlock()
 	removed := n.removeIncoming(nil)
 	t.bindings.Add(int64(-len(removed)))
@@ -288,7 +310,7 @@ func (ex *exchange[Q]) detach(b *binding[Q]) {
 	delete(ex.out, b.id)
 	ex.index.remove(b)
 	b.state = gone
-	ex.gen.Add(1)
+	ex.changed()
 }
 
 // announce puts b on its destination's list; false if that is removed.
@@ -389,7 +411,7 @@ func (ex *exchange[Q]) attach(b *binding[Q]) (added bool, err error) {
 	ex.out[b.id] = b
 	ex.index.add(b)
 	b.state = effective
-	ex.gen.Add(1)
+	ex.changed()
 	return true, nil
 }
 

@@ -235,6 +235,54 @@ func TestCompareFireMQ(t *testing.T) {
 	}
 }
 
+// TestWatched watches a real broker under load, shortly.
+func TestWatched(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("measures with /proc")
+	}
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "firemq")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/firemq").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Setenv("TMPDIR", dir)
+	t.Setenv("BROKER_CORES", "")
+	out := filepath.Join(dir, "out")
+	if err := run(t.Context(), []string{"watched", "-firemq", binary, "-out", out, "-pairs", "6", "-window", "1", "-queues", "5", "-connections", "3", "-most", "100"}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(out, "watched.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")[1:]
+	order := ""
+	for _, l := range lines {
+		var pair int
+		var watched bool
+		var seconds, rate, cpu float64
+		if _, err := fmt.Sscanf(strings.ReplaceAll(l, ",", " "), "%d %t %g %g %g", &pair, &watched, &seconds, &rate, &cpu); err != nil || seconds <= 0 || rate <= 0 || cpu <= 0 {
+			t.Errorf("%q: %v", l, err)
+		}
+		order += map[bool]string{false: "-", true: "w"}[watched]
+	}
+	if want := "-ww--ww--ww-"; order != want {
+		t.Errorf("windows %s, want %s", order, want)
+	}
+}
+
+func TestMedianInterval(t *testing.T) {
+	for n, want := range map[int]interval{6: {3.5, 1, 6}, 9: {5, 2, 8}, 40: {20.5, 14, 27}} { // as in tables of the sign test
+		values := make([]float64, n)
+		for i := range values {
+			values[i] = float64(n - i)
+		}
+		if got := medianInterval(values); got != want {
+			t.Errorf("%d values: %v, want %v", n, got, want)
+		}
+	}
+}
+
 func TestSlowerBenchmarks(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) map[string]benchmark {

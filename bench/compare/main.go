@@ -3,10 +3,11 @@
 //
 //	compare run      runs every scenario against every broker, in turn, and writes runs.csv
 //	compare growth   what a message costs FireMQ with more queues, connections, backlog and cores: growth.csv
+//	compare watched  what a scrape and a look at the UI each second cost FireMQ under load: watched.csv, one line
 //	compare gate     fails if FireMQ costs more than another binary of it, or its benchmarks more than they did
 //	compare tables   makes tables and figures from the CSV files, into BENCHMARKS.md
 //
-// bench/run.sh builds what is needed and calls it; that script tells the variables.
+// bench/run.sh builds what is needed and calls it, bench/scrape.sh for watched; they tell the variables.
 package main
 
 import (
@@ -42,6 +43,12 @@ type settings struct {
 	// Of gate: the binary to compare with, two files of go test -bench, and the most times slower.
 	base, benchmarks string
 	limit            float64
+
+	// Of watched.
+	pairs, window       int // windows are in seconds
+	queues, connections int
+	persistent          bool
+	most                float64 // percent
 }
 
 func main() {
@@ -55,7 +62,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("say what to do: run, growth, gate or tables")
+		return fmt.Errorf("say what to do: run, growth, watched, gate or tables")
 	}
 	var s settings
 	var brokers, scenarios string
@@ -79,6 +86,12 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&s.base, "base", "", "gate: the binary to compare with")
 	f.StringVar(&s.benchmarks, "benchmarks", "", "gate: the output of go test -bench before and after, two files with a comma between")
 	f.Float64Var(&s.limit, "limit", 1.5, "gate: how many times what it took at the base something may take")
+	f.IntVar(&s.pairs, "pairs", 40, "watched: pairs of windows")
+	f.IntVar(&s.window, "window", 2, "watched: seconds of a window")
+	f.IntVar(&s.queues, "queues", 100, "watched: queues beside the load's")
+	f.IntVar(&s.connections, "connections", 100, "watched: connections beside the load's")
+	f.BoolVar(&s.persistent, "persistent", false, "watched: persistent messages")
+	f.Float64Var(&s.most, "most", 2, "watched: by how many percent the throughput may change")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -109,6 +122,8 @@ func run(ctx context.Context, args []string) error {
 		return growth(ctx, s)
 	case "gate":
 		return gate(ctx, s)
+	case "watched":
+		return watched(ctx, s)
 	case "tables":
 		dir := s.out
 		if f.NArg() > 0 {
@@ -116,7 +131,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return tables(s, dir)
 	}
-	return fmt.Errorf("%q is none of run, growth, gate and tables", args[0])
+	return fmt.Errorf("%q is none of run, growth, watched, gate and tables", args[0])
 }
 
 func envOr(name, otherwise string) string {

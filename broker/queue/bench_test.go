@@ -21,7 +21,7 @@ type pass struct {
 }
 
 func newPass(cfg Config, levels int) *pass {
-	p := &pass{q: New(cfg)}
+	p := &pass{q: newQueue(cfg)}
 	for i := range burst {
 		m := sent{size: 256, priority: uint8(i % levels)}.message()
 		m.SetPosition(1)
@@ -241,7 +241,7 @@ func BenchmarkDelayed(b *testing.B) {
 					return int64(m.HeapAlloc)
 				}
 				empty := heap()
-				q := New(Plain)
+				q := newQueue(Plain)
 				var fx Effects
 				var paged []*message.Message
 				now, pos, worst := int64(1_700_000_000_000), uint64(1<<25), time.Duration(0)

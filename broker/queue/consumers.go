@@ -48,6 +48,8 @@ type consumers struct {
 	first, last *Consumer
 
 	ranks []*rank // the highest priority first
+	plain rank    // one of them: while all consumers have one priority, no memory but this is needed
+	room  [1]*rank
 	// from: no rank before this index has a taking consumer. A step over one that has none is all
 	// that many different priorities cost.
 	from int
@@ -97,7 +99,15 @@ func (cs *consumers) join(c *Consumer) {
 		return 0
 	})
 	if !ok {
-		cs.ranks = slices.Insert(cs.ranks, i, &rank{priority: c.Priority})
+		r := &cs.plain
+		switch {
+		case r.members > 0:
+			r = new(rank)
+		case cs.ranks == nil:
+			cs.ranks = cs.room[:0]
+		}
+		*r = rank{priority: c.Priority}
+		cs.ranks = slices.Insert(cs.ranks, i, r)
 		cs.renumber()
 	}
 	c.rank = cs.ranks[i]

@@ -119,7 +119,7 @@ func TestDelaysUnderLoad(t *testing.T) {
 // A recovery gives delayed messages in order of Seq; they leave in order of due time.
 func TestRestoreDelayed(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
-	q := New(Plain)
+	q := newQueue(Plain)
 	var want []Entry
 	n := restoreBatch + 5000
 	if checking {

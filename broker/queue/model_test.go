@@ -241,7 +241,7 @@ func testModel(t *testing.T) {
 
 			ExpireAnywhere: rapid.Bool().Draw(t, "anywhere"),
 		}
-		q := New(cfg)
+		q := newQueue(cfg)
 		m := &model{cfg: cfg, nextSeq: 1, fresh: map[uint64]bool{}}
 		var out Effects
 		now, committed := int64(1000), uint64(1)

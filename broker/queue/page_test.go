@@ -389,7 +389,7 @@ func BenchmarkPagedBacklog(b *testing.B) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		q := New(Plain)
+		q := newQueue(Plain)
 		var fx Effects
 		for i := range n {
 			q.Publish(m, true, 1000, &fx)

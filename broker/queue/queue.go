@@ -215,16 +215,15 @@ type Queue struct {
 	debug     debug
 }
 
-// New makes an empty queue.
-func New(cfg Config) *Queue {
-	q := &Queue{nextSeq: 1}
+// Init makes an empty queue of a zero one, before anything else.
+func (q *Queue) Init(cfg Config) {
+	q.nextSeq = 1
 	q.consumers.single = cfg.SingleActive
 	if cfg.MaxPriority != None {
 		cfg.MaxPriority = min(max(cfg.MaxPriority, 0), math.MaxUint8)
 		q.ready.levels = make([]*level, cfg.MaxPriority+1)
 	}
 	q.configure(cfg)
-	return q
 }
 
 func (q *Queue) configure(cfg Config) {

@@ -45,12 +45,18 @@ type rig struct {
 	held      []Delivery // delivered and not settled
 }
 
+func newQueue(cfg Config) *Queue {
+	q := new(Queue)
+	q.Init(cfg)
+	return q
+}
+
 func newRig(t testing.TB, change func(c *Config)) *rig {
 	cfg := Plain
 	if change != nil {
 		change(&cfg)
 	}
-	return &rig{TB: t, q: New(cfg), now: 1000, committed: 1}
+	return &rig{TB: t, q: newQueue(cfg), now: 1000, committed: 1}
 }
 
 func (r *rig) ok() {
@@ -1162,7 +1168,7 @@ func TestConsumers(t *testing.T) {
 }
 
 func TestRestoreOutOfOrderPanics(t *testing.T) {
-	q := New(Plain)
+	q := newQueue(Plain)
 	q.SetNextSeq(9)
 	q.Restore(Entry{Seq: 3})
 	if n := q.NextSeq(); n != 9 {

@@ -4,14 +4,15 @@ package tidy
 // stands below those that import it.
 var arrows = map[string][]string{
 	// Bytes and values, without state.
-	"pool":             {},
-	"frames/table":     {},
-	"frames/amqp":      {"broker/message", "frames/table"}, // message: the codec of stored properties
-	"frames/amqp/text": {"frames/amqp", "frames/table"},
-	"frames/amqp/gen":  {},
-	"frames/fmq1":      {"broker/message", "frames/table"},
-	"internal/vfs":     {},
-	"internal/tidy":    {},
+	"pool":              {},
+	"frames/table":      {},
+	"frames/amqp":       {"broker/message", "frames/table"}, // message: the codec of stored properties
+	"frames/amqp/text":  {"frames/amqp", "frames/table"},
+	"frames/amqp/gen":   {},
+	"frames/fmq1":       {"broker/message", "frames/table"},
+	"internal/prefetch": {},
+	"internal/vfs":      {},
+	"internal/tidy":     {},
 
 	// RabbitMQ's command lines.
 	"internal/rabbitmqctl": {"mgmt/api"},
@@ -32,7 +33,7 @@ var arrows = map[string][]string{
 	"journal":            {"internal/vfs", "pool"},
 	"broker": {
 		"broker/auth", "broker/dedup", "broker/message", "broker/policy", "broker/queue", "frames/table",
-		"internal/vfs", "journal", "pool", "route",
+		"internal/prefetch", "internal/vfs", "journal", "pool", "route",
 	},
 
 	// Bytes in, broker calls, bytes out; and sockets, which know no protocol.
@@ -99,7 +100,7 @@ var testArrows = map[string][]string{
 	"test/pressure":        {"bench/plot", "frames/amqp", "frames/fmq1", "frames/table", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
-	"mgmt":                 {"server"}, // a whole broker
+	"mgmt":                 {"internal/vfs", "server"}, // a broken disk, a whole broker
 
 	"test/compat/go":            {"test/internal/brokertest"},
 	"test/compat/rabbitmqadmin": {"test/internal/brokertest"},
@@ -116,6 +117,7 @@ var homes = map[string][]string{
 	"github.com/fasthttp/websocket":           {"loop"},
 	"github.com/cespare/xxhash/v2":            {"broker/dedup", "journal", "route"},
 	"github.com/VictoriaMetrics/metrics":      {"mgmt"},
+	"github.com/klauspost/compress":           {"mgmt"},
 	"github.com/HdrHistogram/hdrhistogram-go": {"bench"},
 	"github.com/spf13/cobra":                  {"cmd/firemq"},
 	"github.com/spf13/pflag":                  {"cmd/firemq"},

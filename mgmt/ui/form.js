@@ -60,7 +60,7 @@ export function form(list, buttons, { label, more } = {}) {
   const controls = buttons.map((b, i) => h("button", { type: i === 0 ? "submit" : "button", class: b.kind ?? (i === 0 ? "primary" : ""), onclick: i === 0 ? undefined : () => (b.leave ? b.leave() : el.reportValidity() && act(b)) }, b.text));
   const act = async (b) => {
     fill(problem);
-    for (const c of controls) c.disabled = true;
+    buttons.forEach((b, i) => (controls[i].disabled = !b.leave));
     try {
       const values = {};
       for (const [f, i] of inputs) values[f.name] = read(f, i);

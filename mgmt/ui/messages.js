@@ -1,7 +1,7 @@
 // What the pages of queues and exchanges have in common: publishing, reading and binding.
 import { del, exchangeName, get, path, post } from "./api.js";
 import { badge, bytes, card, date, duration, fill, h, link, num, objectFacts, show, table } from "./dom.js";
-import { ask, form, without } from "./form.js";
+import { ask, dialog, form, without } from "./form.js";
 
 const SHOWN = 50_000; // bytes of a payload that are fetched
 
@@ -42,12 +42,13 @@ function payload(m) {
   return h("pre", { tabindex: "0", "aria-label": "Payload" }, text);
 }
 
-// message shows one message, got or browsed.
-function message(m) {
+// message shows one message, got or browsed; box is what selects it.
+function message(m, box) {
   const { headers, ...properties } = m.properties;
   const shown = m.payload_encoding === "base64" ? Math.floor((m.payload.length * 3) / 4) : new TextEncoder().encode(m.payload).length;
   return h("article", { class: "message" },
     h("header", {},
+      m.sequence && h(box ? "label" : "span", { class: "inline", title: "The queue's own number of it" }, box, `#${m.sequence}`),
       h("span", {}, h("span", { class: "quiet" }, "exchange "), m.exchange === "" ? "(default)" : m.exchange),
       h("span", {}, h("span", { class: "quiet" }, "key "), m.routing_key),
       h("span", { class: "quiet" }, bytes(m.payload_bytes)),
@@ -64,32 +65,120 @@ function message(m) {
     shown + 2 < m.payload_bytes && h("small", {}, `The first ${bytes(shown)} of ${bytes(m.payload_bytes)}.`));
 }
 
-// browser pages through a queue and searches it, without disturbing it.
-function browser(vhost, queue) {
+const DEEDS = {
+  move: { title: "Move", done: "moved", to: true, text: "They come last in the other queue and are gone from this one." },
+  copy: { title: "Copy", done: "copied", to: true, text: "They stay here; the copies come last in the other queue." },
+  replay: { title: "Replay", done: "replayed", through: true, text: "Dead letters go back to the queue in which they died. Messages that are no dead letters stay here." },
+  delete: { title: "Delete", done: "deleted", kind: "danger", text: "They can't be brought back." },
+};
+
+const STEP = 5000; // messages of one request: so often progress is shown, and Cancel is heard
+
+// treat asks how, and then treats messages in steps until it is through or the user leaves. picked are sequence numbers;
+// without any, all that fit the filter are meant. then is called when something was done.
+function treat(vhost, queue, name, picked, filter, then) {
+  const deed = DEEDS[name];
+  const which = picked.length > 0 ? { sequences: picked } : filter ? { filter } : { all: true };
+  const whichText = picked.length > 0 ? (picked.length === 1 ? "The message that is selected." : `The ${num(picked.length)} messages that are selected.`)
+    : filter ? "Ready messages that fit the search, those first that are delivered first." : "Ready messages of the queue, those first that are delivered first.";
+  const said = h("p", { class: "quiet", "aria-live": "polite" });
+  const run = async (v, el, close) => {
+    const limit = picked.length || v.limit;
+    const body = without({ ...which, to: v.to, through_exchange: v.through_exchange || undefined });
+    let done = 0, failed = 0, reason, next = { more: true };
+    try {
+      while (next.more && done < limit && el.isConnected) {
+        next = await post(`/queues${path(vhost, queue)}/messages/${name}`, { ...body, cursor: next.cursor, limit: Math.min(STEP, limit - done) });
+        done += next.done;
+        failed += next.failed;
+        reason ??= next.reason;
+        fill(said, `${num(done)} ${deed.done}…`);
+      }
+    } catch (e) {
+      if (done === 0) throw e;
+      reason = e.message; // what is done is done
+    } finally {
+      fill(said);
+      if (done > 0) then();
+    }
+    const gone = picked.length > 0 && el.isConnected ? picked.length - done - failed : 0;
+    const told = [`${num(done)} ${deed.done}.`, failed > 0 && `${num(failed)} stay where they are.`, reason, gone > 0 && `${num(gone)} are no longer there.`].filter(Boolean).join(" ");
+    if (failed > 0 || reason || gone > 0) {
+      if (el.isConnected) throw new Error(told);
+      return told;
+    }
+    close();
+    return told;
+  };
+  dialog(`${deed.title} messages`, (close) => [h("p", {}, whichText, " ", deed.text), form([
+    deed.to && { name: "to", label: "To the queue", required: true },
+    deed.through && { name: "through_exchange", label: "Publish them to their exchange again", type: "checkbox", hint: "to all queues that are bound now, instead of the one in which they died" },
+    picked.length === 0 && { name: "limit", label: "At most", type: "number", value: 1000, min: 1, required: true },
+  ].filter(Boolean), [
+    { text: deed.title, kind: deed.kind, run: (v, el) => run(v, el, close) },
+    { text: "Cancel", leave: close },
+  ], { label: `${deed.title} messages` }), said]);
+}
+
+const named = (text) => {
+  if (!text) return undefined;
+  const at = text.indexOf("=");
+  return at < 0 ? { [text]: null } : { [text.slice(0, at)]: text.slice(at + 1) };
+};
+
+// filterOf is a search as the body of a request has it; undefined if it is for all messages.
+function filterOf(v) {
+  const filter = without({ body: v.body, routing_key: v.routing_key, exchange: v.exchange, headers: named(v.header), properties: named(v.property), older_than: v.older_than, newer_than: v.newer_than });
+  return Object.keys(filter).length > 0 ? { ...filter, use_regex: v.use_regex } : undefined;
+}
+
+// browser pages through a queue and searches it, without disturbing it, and treats what is selected or found.
+function browser(ctx, vhost, queue) {
   const out = h("div", { class: "messages" });
   const more = h("div", { class: "buttons" });
   const said = h("p", { class: "quiet", "aria-live": "polite" });
-  let shown, looked;
+  const tools = h("div", { class: "tools", role: "group", "aria-label": "What to do with messages", hidden: true });
+  const all = h("input", { type: "checkbox", onchange: () => (boxes.forEach((b) => (b.checked = all.checked)), count()) });
+  const target = h("span", { class: "quiet", "aria-live": "polite" });
+  let shown, looked, boxes, filter, last;
+  const picked = () => boxes.filter((b) => b.checked).map((b) => Number(b.value));
+  const count = () => {
+    const n = picked().length;
+    all.checked = n > 0 && n === boxes.length;
+    all.indeterminate = n > 0 && n < boxes.length;
+    fill(target, n > 0 ? `${num(n)} selected` : `none selected: all that ${filter ? "fit" : "are ready"}`);
+  };
+  tools.append(h("label", { class: "inline" }, all, "Select all shown"), target, h("div", { class: "buttons" }, Object.entries(DEEDS).map(([name, deed]) =>
+    h("button", { type: "button", class: `small ${deed.kind ?? ""}`, onclick: () => treat(vhost, queue, name, picked(), filter, () => (browse(last).catch((e) => fill(said, e.message)), ctx.refresh())) }, `${deed.title}…`))));
   const page = async (query, cursor) => {
     const b = await get(`/queues${path(vhost, queue)}/messages`, { ...query, cursor });
     looked += b.scanned;
     shown += b.messages.length;
-    out.append(...b.messages.map(message));
+    out.append(...b.messages.map((m) => {
+      if (m.state !== "ready") return message(m);
+      const box = h("input", { type: "checkbox", value: m.sequence, "aria-label": `Select message ${m.sequence}`, onchange: count });
+      boxes.push(box);
+      return message(m, box);
+    }));
     fill(said, shown === 0 && !b.more ? "No message fits." : `${num(shown)} shown, ${num(looked)} looked at${b.more ? "; there are more" : ""}.`);
     fill(more, b.more && h("button", { type: "button", onclick: () => page(query, b.cursor).catch((e) => fill(said, e.message)) }, "More"));
+    tools.hidden = query.state !== "ready" || shown === 0;
+    count();
+  };
+  const browse = async (v) => {
+    out.replaceChildren();
+    shown = looked = 0;
+    boxes = [];
+    filter = filterOf(v);
+    last = v;
+    await page({ ...without(v), use_regex: v.use_regex ? "true" : undefined, truncate: SHOWN });
   };
   const el = form([
     { name: "state", label: "Messages that are", type: "select", options: ["ready", "unacked", "delayed"] },
     { name: "body", label: "Text in the body" },
     { name: "routing_key", label: "Routing key" },
     { name: "header", label: "Header", hint: "name, or name=value" },
-  ], [{
-    text: "Browse", run: async (v) => {
-      out.replaceChildren();
-      shown = looked = 0;
-      await page({ ...without(v), use_regex: v.use_regex ? "true" : undefined, truncate: SHOWN });
-    },
-  }], {
+  ], [{ text: "Browse", run: browse }], {
     label: "Browse messages", more: {
       title: "More filters", fields: [
         { name: "count", label: "Messages on a page", type: "number", value: 20, min: 1, max: 1000, required: true },
@@ -101,11 +190,33 @@ function browser(vhost, queue) {
       ],
     },
   });
-  return [h("p", { class: "note" }, "Looking changes nothing: order, counts and marks of redelivery stay."), el, said, out, more];
+  return [h("p", { class: "note" }, "Looking changes nothing: order, counts and marks of redelivery stay. What is ready can then be moved, copied, replayed or deleted."), el, said, tools, out, more];
+}
+
+// holders lists who has the messages that are not acknowledged, those first that were delivered first.
+function holders(vhost, queue) {
+  const out = h("div", { class: "messages", "aria-live": "polite" });
+  const channel = (m) => `${m.connection} (${m.channel})`;
+  const el = form([{ name: "count", label: "Deliveries", type: "number", value: 100, min: 1, max: 10_000, required: true }], [{
+    text: "List", run: async (v) => {
+      const list = await get(`/queues${path(vhost, queue)}/unacked`, { count: v.count });
+      fill(out, table("Deliveries", [
+        { title: "Message", cell: (m) => `#${m.sequence}` },
+        { title: "Delivered", cell: (m) => `${duration(m.unacked_age)} ago` },
+        { title: "To", cell: (m) => (m.consumer_tag ? h("code", {}, m.consumer_tag) : "a get") },
+        { title: "User", cell: (m) => m.user },
+        { title: "Channel", cell: (m) => h("a", { href: link("channels", channel(m)) }, channel(m)) },
+        { title: "Delivery tag", num: true, cell: (m) => num(m.delivery_tag) },
+        { title: "Size", num: true, cell: (m) => bytes(m.payload_bytes) },
+        { title: "", cell: (m) => m.redelivered && badge("redelivered", "It was delivered before") },
+      ], list, "Nobody holds a message."));
+    },
+  }], { label: "List deliveries" });
+  return [h("p", { class: "note" }, "Deliveries that are not acknowledged, the oldest first. Closing the connection gives them to others."), el, out];
 }
 
 // messagesOf are the ways to see the messages of a queue.
-export const messagesOf = (ctx, vhost, queue) => [card("Browse and search", browser(vhost, queue)), card("Peek or take", reader(ctx, vhost, queue))];
+export const messagesOf = (ctx, vhost, queue) => [card("Browse and search", browser(ctx, vhost, queue)), card("Who holds messages", holders(vhost, queue)), card("Peek or take", reader(ctx, vhost, queue))];
 
 // reader gets messages from a queue as a consumer does: it puts them back, or takes them.
 function reader(ctx, vhost, queue) {

@@ -1,7 +1,7 @@
 // Queues: the list, and the page of one.
 import { del, get, path, put } from "./api.js";
 import { Chart, drawLengths, drawRates, window } from "./chart.js";
-import { badge, bytes, card, compact, duration, facts, fill, h, link, num, objectFacts, rate, table, tile, toast } from "./dom.js";
+import { badge, bytes, card, compact, date, duration, facts, fill, h, link, num, objectFacts, rate, table, tile, toast } from "./dom.js";
 import { ask, formDialog, without } from "./form.js";
 import { listPage } from "./list.js";
 import { binder, bindingTable, messagesOf, publisher, tabs } from "./messages.js";
@@ -112,6 +112,8 @@ function queue(ctx, vhost, name) {
       ["Vhost", q.vhost], ["Type", q.type], ["Durable", q.durable ? "yes" : "no"], ["Auto-delete", q.auto_delete ? "yes" : "no"],
       ["Owner", q.owner_pid_details && h("a", { href: link("connections", q.owner_pid_details.name) }, q.owner_pid_details.name)],
       ["Persistent", `${num(q.messages_persistent)} messages, ${bytes(q.message_bytes_persistent)}`],
+      ["Oldest ready message", q.oldest_message_age > 0 ? `since ${date(Date.now() - q.oldest_message_age)}` : null],
+      ["Next one's timestamp", q.head_message_timestamp ? date(q.head_message_timestamp * 1000) : null],
       ["Memory", bytes(q.memory)],
       ["Repetitions refused", q.messages_deduplicated ? num(q.messages_deduplicated) : null],
       ["Active consumer", q.single_active_consumer_tag],

@@ -94,7 +94,7 @@ func (c Config) Dial(ctx context.Context) (*Client, error) {
 		calls: map[uint64]*call{}, subs: map[uint64]*Subscription{}, topology: newTopology(),
 	}
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
-	cl.gets = Subscription{c: cl, half: math.MaxInt} // grants no credit
+	cl.gets = Subscription{c: cl, part: math.MaxInt} // grants no credit
 	cl.mu.Lock()
 	cl.start(l)
 	cl.mu.Unlock()

@@ -318,7 +318,7 @@ func TestPipeline(t *testing.T) {
 	}
 }
 
-// TestPrefetch: never more than prefetch unacknowledged, topped up by half; with NoAck by what was received.
+// TestPrefetch: never more than prefetch unacknowledged, topped up by parts; with NoAck by what was received.
 func TestPrefetch(t *testing.T) {
 	url, _ := startServer(t)
 	c, ctx := dial(t, url), t.Context()

@@ -244,7 +244,7 @@ func TestReconnectRestores(t *testing.T) {
 		var sub *Subscription
 		var su wire.Subscribe
 		do(wire.OpSubscribe, &su, &su.RID, "", func() (err error) {
-			sub, err = c.Subscribe(ctx, q.Name, SubscribeOptions{Prefetch: 4, Tag: "t"})
+			sub, err = c.Subscribe(ctx, q.Name, SubscribeOptions{Prefetch: 16, Tag: "t"})
 			return err
 		})
 		s.deliver(su.Sub, 1, false, "handed out")
@@ -310,7 +310,7 @@ func TestReconnectRestores(t *testing.T) {
 		old := su.Sub
 		su = wire.Subscribe{}
 		s.expect(wire.OpSubscribe, &su)
-		if su.Sub != old || su.Queue != "amq.gen-2" || su.Credit != 4 || su.Tag != "t" {
+		if su.Sub != old || su.Queue != "amq.gen-2" || su.Credit != 16 || su.Tag != "t" {
 			t.Errorf("%+v", su)
 		}
 		var purge wire.PurgeQueue

@@ -26,8 +26,8 @@ const (
 	keptItems, keptChunks = 4096, 16
 )
 
-// Subscription receives the messages of a queue. Credit is granted by itself: half of the prefetch
-// each time that half of it was acknowledged, or with NoAck processed.
+// Subscription receives the messages of a queue. Credit is granted by itself: an eighth of the
+// prefetch each time that an eighth of it was acknowledged, or with NoAck processed.
 //
 // Over a new connection it goes on by itself. What it had received and not handed out is dropped then: the
 // broker delivers it again. With NoAck it is kept, because nobody has it.
@@ -37,7 +37,7 @@ type Subscription struct {
 	o     SubscribeOptions // immutable
 	args  fmq1.Map         // immutable
 	noAck bool             // immutable
-	half  int              // immutable; a top-up of credit
+	part  int              // immutable; a top-up of credit
 
 	wake  chan struct{} // holds one token: there is something to receive
 	ended chan struct{} // closed when err is set
@@ -111,7 +111,7 @@ func (c *Client) Subscribe(ctx context.Context, queue string, o SubscribeOptions
 		o.Prefetch = defaultPrefetch
 	}
 	s := &Subscription{
-		c: c, queue: queue, o: o, args: args, noAck: o.NoAck, half: (o.Prefetch + 1) / 2,
+		c: c, queue: queue, o: o, args: args, noAck: o.NoAck, part: (o.Prefetch + 7) / 8,
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	_, err = c.do(ctx, &call{
@@ -336,13 +336,13 @@ func (s *Subscription) putBack(b *batch, from int) {
 	s.signal()
 }
 
-// process counts n deliveries of a turn as processed and grants credit when half of the prefetch is.
+// process counts n deliveries of a turn as processed and grants credit when an eighth of the prefetch is.
 // c.mu held.
 func (s *Subscription) process(n int, turn uint64) {
 	if turn != s.turn {
 		return
 	}
-	if s.processed += n; s.processed < s.half || s.err != nil || !s.c.live() {
+	if s.processed += n; s.processed < s.part || s.err != nil || !s.c.live() {
 		return
 	}
 	start := len(s.c.out)

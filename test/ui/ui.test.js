@@ -1,5 +1,6 @@
-// The management UI in a headless Chromium, against the brokers at FIREMQ_HTTP_URL and ALARMED_HTTP_URL. Whatever
-// a test does, the page must not report an error or a violation of its content security policy.
+// The management UI in a headless Chromium, against the brokers at FIREMQ_HTTP_URL, USED_HTTP_URL, which has a client (see
+// ui_test.go), and ALARMED_HTTP_URL. Whatever a test does, the page must not report an error or a violation of its content
+// security policy.
 import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -9,6 +10,7 @@ import { after, before, test } from "node:test";
 import { chromium } from "playwright-core";
 
 const base = process.env.FIREMQ_HTTP_URL;
+const used = process.env.USED_HTTP_URL;
 const alarmed = process.env.ALARMED_HTTP_URL;
 let browser, folder;
 
@@ -451,4 +453,144 @@ test("pages fit a phone", async (t) => {
     await page.locator(".content:not(.loading)").waitFor();
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0, hash);
   }
+});
+
+// filled is a queue with messages of the bodies "a 0", "b 1", "a 2" and so on.
+async function filled(t, name, n, args = {}) {
+  await api("PUT", `/queues/%2F/${name}`, { durable: false, arguments: args });
+  t.after(() => api("DELETE", `/queues/%2F/${name}`));
+  for (let i = 0; i < n; i++) await api("POST", "/exchanges/%2F/amq.default/publish", { routing_key: name, payload: `${i % 2 ? "b" : "a"} ${i}`, payload_encoding: "string", properties: {} });
+}
+
+const bodies = async (name) => (await api("GET", `/queues/%2F/${name}/messages?count=1000`)).value.messages.map((m) => m.payload);
+
+test("messages are selected and moved, copied and deleted, those that fit a search too", async (t) => {
+  await filled(t, "from", 6);
+  await filled(t, "parking", 0);
+  await filled(t, "small-parking", 0, { "x-max-length": 1, "x-overflow": "reject-publish" });
+  const page = await open(t, { hash: "#/queues/%2F/from?tab=messages", expected: [404] });
+  const treat = async (name) => {
+    await button(page, `${name}…`).click();
+    return page.getByRole("dialog", { name: `${name} messages` });
+  };
+  await button(page, "Browse").click();
+  await page.getByText("all that are ready").waitFor();
+  // With the keyboard alone.
+  await page.getByLabel("Select message 2").focus();
+  await page.keyboard.press("Space");
+  await page.getByLabel("Select message 3").check();
+  await page.getByText("2 selected").waitFor();
+  assert.equal(await page.getByLabel("Select all shown").evaluate((b) => b.indeterminate), true);
+  let dialog = await treat("Move");
+  await dialog.getByText("The 2 messages that are selected.").waitFor();
+  await dialog.getByLabel("To the queue").fill("nowhere");
+  await page.keyboard.press("Enter");
+  await dialog.getByRole("alert").filter({ hasText: "no queue 'nowhere'" }).waitFor();
+  await dialog.getByLabel("To the queue").fill("parking");
+  await page.keyboard.press("Enter");
+  await toast(page, "2 moved.");
+  await page.locator("article.message").nth(3).waitFor();
+  assert.deepEqual(await bodies("parking"), ["b 1", "a 2"]);
+  assert.deepEqual(await bodies("from"), ["a 0", "b 3", "a 4", "b 5"]);
+  assert.equal(await page.locator("article.message").count(), 4);
+
+  // One of them is gone meanwhile, and the queue takes but one.
+  await page.getByLabel("Select all shown").check();
+  await page.getByText("4 selected").waitFor();
+  await api("POST", "/queues/%2F/from/messages/delete", { sequences: [1] });
+  dialog = await treat("Copy");
+  await dialog.getByLabel("To the queue").fill("small-parking");
+  await dialog.getByRole("button", { name: "Copy" }).click();
+  await dialog.getByRole("alert").filter({ hasText: /1 copied\. 2 stay where they are\..* 1 are no longer there\./ }).waitFor();
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  assert.deepEqual(await bodies("small-parking"), ["b 3"]);
+
+  // Nothing selected: all that fit.
+  await page.getByLabel("Text in the body").fill("b");
+  await button(page, "Browse").click();
+  await page.getByText("all that fit").waitFor();
+  dialog = await treat("Delete");
+  await dialog.getByText("Ready messages that fit the search").waitFor();
+  await dialog.getByRole("button", { name: "Delete" }).click();
+  await toast(page, "2 deleted.");
+  await page.getByText("No message fits.").waitFor();
+  assert.deepEqual(await bodies("from"), ["a 4"]);
+});
+
+test("a cursor goes on where a step ended, and Cancel stops between steps", async (t) => {
+  await filled(t, "steps", 5);
+  const page = await open(t, { hash: "#/queues/%2F/steps?tab=messages" });
+  const asked = [];
+  let held, hold = false;
+  // As with messages by the ten thousand: the broker is asked for two at a time.
+  await page.route("**/messages/delete", async (route) => {
+    const body = route.request().postDataJSON();
+    asked.push(body.cursor ?? null);
+    const answer = await route.fetch({ postData: JSON.stringify({ ...body, limit: Math.min(2, body.limit) }) });
+    if (hold) await new Promise((f) => (held = f));
+    await route.fulfill({ response: answer });
+  });
+  await button(page, "Browse").click();
+  await button(page, "Delete…").click();
+  await page.getByLabel("At most").fill("3");
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  await toast(page, "3 deleted.");
+  assert.equal(asked.length, 2);
+  assert.equal(asked[0], null);
+  assert.notEqual(asked[1], null);
+  assert.deepEqual(await bodies("steps"), ["b 3", "a 4"]);
+
+  await filled(t, "steps", 4);
+  hold = true;
+  asked.length = 0;
+  await button(page, "Browse").click();
+  await page.locator("article.message").nth(5).waitFor();
+  await button(page, "Delete…").click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  while (held === undefined) await new Promise((f) => setTimeout(f, 5));
+  await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  hold = false;
+  held();
+  await toast(page, "2 deleted.");
+  assert.equal(asked.length, 1);
+  assert.equal((await bodies("steps")).length, 4);
+});
+
+test("a dead letter is replayed to where it came from", async (t) => {
+  await filled(t, "dead", 1);
+  await filled(t, "alive", 1, { "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead" });
+  await api("POST", "/queues/%2F/alive/get", { count: 1, ackmode: "reject_requeue_false", encoding: "auto" });
+  while ((await bodies("dead")).length < 2) await new Promise((f) => setTimeout(f, 5));
+  const page = await open(t, { hash: "#/queues/%2F/dead?tab=messages" });
+  await button(page, "Browse").click();
+  await button(page, "Replay…").click();
+  await page.getByRole("dialog").getByRole("button", { name: "Replay" }).click();
+  await page.getByRole("dialog").getByRole("alert").filter({ hasText: /1 replayed\. 1 stay where they are\./ }).waitFor();
+  await page.keyboard.press("Escape");
+  assert.deepEqual(await bodies("alive"), ["a 0"]);
+  assert.deepEqual(await bodies("dead"), ["a 0"]);
+});
+
+test("nobody holds a message of an empty queue", async (t) => {
+  await filled(t, "empty", 0);
+  const page = await open(t, { hash: "#/queues/%2F/empty?tab=messages" });
+  await button(page, "List").click();
+  await page.getByText("Nobody holds a message.").waitFor();
+});
+
+test("who holds messages, and how old the oldest one is, beside a consumer that does not acknowledge", async (t) => {
+  const page = await open(t, { url: used, hash: "#/queues/%2F/held?tab=messages" });
+  await button(page, "List").click();
+  const row = page.getByRole("row", { name: /#1 .* ago keeper guest 127\.0\.0\.1:.* \(1\) 1 4 B/ });
+  await row.waitFor();
+  await page.getByLabel("Messages that are").selectOption("unacked");
+  await button(page, "Browse").click();
+  await page.getByText("consumer keeper").waitFor();
+  assert.equal(await button(page, "Move…").count(), 0);
+  await page.getByRole("tab", { name: "State" }).click();
+  await page.getByText("Oldest ready message").waitFor();
+  await page.getByRole("tab", { name: "Messages" }).click();
+  await row.getByRole("link").click();
+  await page.getByText("deliveries not settled").waitFor();
 });

@@ -585,14 +585,14 @@ impl State {
         Ok(())
     }
 
-    /// Counts a delivery as done and grants credit when half of the prefetch is.
+    /// Counts a delivery as done and grants credit when an eighth of the prefetch is.
     fn processed(&mut self, sh: &Shared, sub: u64) {
         let live = self.live();
         let Some(s) = self.subs.get_mut(&sub) else {
             return;
         };
         s.processed += 1;
-        if s.processed < s.prefetch.div_ceil(2) || s.ended.is_some() || !live {
+        if s.processed < s.prefetch.div_ceil(8) || s.ended.is_some() || !live {
             return;
         }
         Encoder::new(&mut self.out, op::CREDIT).uint("sub", sub).uint("credit", s.processed.into()).end(&[]);

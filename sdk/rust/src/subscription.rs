@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::message::Message;
 use crate::state::Request;
 
-/// Receives the messages of a queue. Credit is granted by itself: half of the prefetch each time that half of it was
-/// acknowledged, or with `no_ack` handed out.
+/// Receives the messages of a queue. Credit is granted by itself: an eighth of the prefetch each time that an eighth
+/// of it was acknowledged, or with `no_ack` handed out.
 ///
 /// Over a new connection it goes on by itself. What it had received and not handed out is dropped then: the broker
 /// delivers it again. With `no_ack` it is kept, because nobody else has it.

@@ -195,10 +195,10 @@ async fn tags_of_an_earlier_connection_are_not_sent() {
 }
 
 #[tokio::test]
-async fn credit_is_granted_when_half_is_done() {
+async fn credit_is_granted_by_eighths() {
     let broker = Broker::new().await;
     let (client, mut peer) = broker.client(broker.options()).await;
-    let (sub, ()) = tokio::join!(client.subscribe("q", prefetch(4)), peer.subscribed(1));
+    let (sub, ()) = tokio::join!(client.subscribe("q", prefetch(16)), peer.subscribed(1));
     let mut sub = sub.unwrap();
     for tag in 1..=4 {
         peer.deliver(tag, "m").await;
@@ -222,7 +222,7 @@ async fn credit_is_granted_when_half_is_done() {
 async fn a_dropped_subscription_gives_back_what_it_had() {
     let broker = Broker::new().await;
     let (client, mut peer) = broker.client(broker.options()).await;
-    let (sub, ()) = tokio::join!(client.subscribe("q", prefetch(10)), peer.subscribed(1));
+    let (sub, ()) = tokio::join!(client.subscribe("q", prefetch(40)), peer.subscribed(1));
     let mut sub = sub.unwrap();
     peer.deliver(1, "kept").await;
     peer.deliver(2, "back").await;

@@ -35,8 +35,8 @@ const defaultPrefetch = 100;
 type Waiter = { resolve: (d: Delivery | undefined) => void; reject: (e: unknown) => void };
 
 /**
- * Subscription receives the messages of a queue, over reconnections. Credit is granted by itself: half of
- * the prefetch each time that half of it was settled or, with noAck, received.
+ * Subscription receives the messages of a queue, over reconnections. Credit is granted by itself: an
+ * eighth of the prefetch each time that an eighth of it was settled or, with noAck, received.
  *
  *     for await (const message of subscription) {
  *       work(message.text());
@@ -55,7 +55,7 @@ export class Subscription implements AsyncIterable<Delivery> {
   readonly #queue: QueueRecord | string;
   readonly #asked: Fields<"subscribe">;
   readonly #supply: Supply;
-  readonly #half: number;
+  readonly #part: number;
   #buffer = new Deque<Delivery>();
   #waiters = new Set<Waiter>();
   #processed = 0; // since the last grant
@@ -71,7 +71,7 @@ export class Subscription implements AsyncIterable<Delivery> {
     this.#queue = queue;
     this.#asked = { sub: id, no_ack: noAck, exclusive, tag: short(tag, "the tag"), args };
     this.#supply = supply;
-    this.#half = Math.ceil(prefetch / 2);
+    this.#part = Math.ceil(prefetch / 8);
   }
 
   /** The queue's name. It changes with a reconnection when the broker has chosen it. */
@@ -205,7 +205,7 @@ export class Subscription implements AsyncIterable<Delivery> {
 
   /** A delivery was settled or, with noAck, received. @internal */
   processed(): void {
-    if (++this.#processed < this.#half || this.#end !== undefined) return;
+    if (++this.#processed < this.#part || this.#end !== undefined) return;
     this.#supply.grant(this.id, this.#processed);
     this.#processed = 0;
   }

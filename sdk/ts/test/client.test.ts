@@ -294,11 +294,11 @@ test("publishAll keeps a window in flight and stops at a failure", async (t) => 
 
 // ---- Consuming
 
-test("credit is granted by halves, exactly", async (t) => {
+test("credit is granted by eighths, exactly", async (t) => {
   const { c, p } = await connected(t);
-  const subscribing = c.subscribe("q", { prefetch: 5, exclusive: true, tag: "w", args: { "x-priority": 1 } });
+  const subscribing = c.subscribe("q", { prefetch: 20, exclusive: true, tag: "w", args: { "x-priority": 1 } });
   const { rid, ...asked } = await p.grant("subscribe");
-  assert.deepEqual(asked, { sub: 1, queue: "q", credit: 5, no_ack: false, exclusive: true, tag: "w", args: { "x-priority": 1 } });
+  assert.deepEqual(asked, { sub: 1, queue: "q", credit: 20, no_ack: false, exclusive: true, tag: "w", args: { "x-priority": 1 } });
   const s = await subscribing;
   p.deliver(1, "a", "b", "c", "d", "e");
   const got = [];
