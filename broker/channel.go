@@ -324,7 +324,7 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		}
 	}
 	d.Msg = nil
-	t.b.pace.flow(t.now)
+	ch.conn.flows(t.now)
 	ch.stats.delivered(c.NoAck, uint64(len(c.pending)), redelivered)
 	flush := ch.peer.Unlock()
 	if flush {

@@ -96,16 +96,16 @@ func (b *Broker) arrive(cost time.Duration) time.Duration {
 	}
 }
 
-// paced is a connection's part of it. Owned by its reader, but waits. Times are since pace.start.
+// paced is a connection's part of it. Owned by its reader, but the atomics. Times are since pace.start.
 type paced struct {
 	verbs  int           // of this turn that no message paid for
 	slice  int           // at which the turn is over
 	begin  time.Duration // of the first of them
 	until  time.Duration // its part is used up to then
-	last   int64         // Unix ms of the last one
 	credit int           // verbs that are paid for
 	seen   int64         // see pace.ask
 	useful bool          // it had messages
+	last   atomic.Int64  // Unix ms of the last verb; written by the reader
 	waits  atomic.Bool   // counted in Conn.kept, as if an answer waited
 	timer  *time.Timer   // nil until it had to wait for time
 }
@@ -121,9 +121,11 @@ func (c *Conn) costly() {
 		return
 	}
 	if p.verbs == 0 {
-		p.begin, p.last = c.b.pace.clock(), c.begin().now
+		now := c.begin().now
+		p.begin = c.b.pace.clock()
+		p.last.Store(now)
 		p.slice = paceRest
-		if c.b.pace.flows(p.last) {
+		if c.b.pace.flows(now) {
 			p.slice = paceSlice
 		}
 	}
@@ -136,12 +138,17 @@ func (c *Conn) costly() {
 func (c *Conn) carried(n int, now int64) {
 	p := &c.paced
 	p.credit = min(p.credit+n*paceCredit, paceSaved)
-	if now-p.last > paceFlow {
-		c.b.pace.flow(now)
-	}
+	c.flows(now)
 	if !p.useful && !c.info.Internal {
 		p.useful = true
 		c.b.pace.logins.Add(-int64(due(acceptCost+loginCost, 1)))
+	}
+}
+
+// flows notes that messages go to or from the connection, unless it asks for other verbs itself. Any goroutine.
+func (c *Conn) flows(now int64) {
+	if now-c.paced.last.Load() > paceFlow {
+		c.b.pace.flow(now)
 	}
 }
 
