@@ -3,6 +3,7 @@
 # make soak     the drills of test/pressure for SOAK each, SEEDS random scripts against FireMQ and RabbitMQ,
 #               500 kills, then the simulation of crashes without end
 # make pressure what clients that misbehave, flood or sit idle cost the others, with its figures
+# make lag      what consumers that lag or are gone do to memory, disk and throughput, drawn for docs/back-pressure.md
 # make build    the static binary ./firemq
 # make bench-allocs, bench-gate, bench-compare, bench-growth, profile: see below, and bench/run.sh
 
@@ -23,7 +24,7 @@ NATS         = .cache/bin/nats-server-$(NATS_SERVER)
 RUST         = .cache/cargo/.installed .cache/cargo/.sdk
 
 .PHONY: build deps amqp-tools rabbitmq prometheus chromium nats vet test check fmt staticcheck rust-lint race generated generate fuzz
-.PHONY: compat bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
+.PHONY: lag compat bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
 build:
@@ -142,7 +143,11 @@ soak: rabbitmq build
 
 # The rate of a pair of clients beside 500 that misbehave is given in percent of what it was alone, in one run.
 pressure: build
-	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -v -run='^Test(MisbehavingPeers|SmallPublisherBesideAFlood|ManyIdleConnections|ConnectionsLeaveNothing)$$'
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -v -run='^Test(MisbehavingPeers|SmallPublisherBesideAFlood|ManyIdleConnections|ReconnectStorm|ConnectionsLeaveNothing)$$'
+
+# Memory, disk and throughput over time while consumers lag or are gone: the figures and tables of docs/back-pressure.md.
+lag: build
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -v -run='^TestConsumersThatLag$$' -figures=$(CURDIR)/docs/images
 
 # Generates again and compares.
 generated:

@@ -56,7 +56,7 @@ type Peer interface {
 	// client in its protocol. Any goroutine.
 	Close(e *Error)
 	// Answered says that the last answer that was kept on one of the connection's channels is sent (see
-	// Channel.Answer). Any goroutine, no lock held.
+	// Channel.Answer), or that the connection no longer Rests. Any goroutine, no lock held.
 	Answered()
 }
 

@@ -105,6 +105,8 @@ type Broker struct {
 	// goroutine.
 	allowance atomic.Int64
 
+	pace pace
+
 	// alarm is the Reason for which publishers are paused, 0 for none. Any goroutine.
 	alarm atomic.Uint32
 
@@ -253,6 +255,7 @@ func prepare(o Options) *Broker {
 	}
 	b.users.SetLoopbackUsers(o.LoopbackUsers...)
 	b.allowance.Store(Unlimited)
+	b.pace.start = time.Now()
 	b.done = newCompleter(b)
 	b.timers = newTimers(b)
 	b.upkeep = newUpkeep(b)

@@ -76,6 +76,7 @@ const (
 // Open starts a channel. number is what operators see (the AMQP channel number; 1 for FMQ1). Error:
 // NotAllowed (the user's limit).
 func (c *Conn) Open(number uint16, s Sink) (*Channel, *Error) {
+	c.costly()
 	if e := c.countChannel(); e != nil {
 		return nil, e
 	}
@@ -102,6 +103,7 @@ func (ch *Channel) collect() {
 // Close carries out the publishes collected, ends the consumers, requeues what is unacked and drops
 // pending confirms. No Sink method is called after it returns.
 func (ch *Channel) Close() {
+	ch.conn.costly()
 	t := ch.conn.begin()
 	ch.flush()
 	ch.ops = ch.ops[:0]
@@ -327,6 +329,7 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		}
 	}
 	d.Msg = nil
+	ch.conn.flows(t.now)
 	ch.stats.delivered(c.NoAck, uint64(len(c.pending)), redelivered)
 	flush := ch.peer.Unlock()
 	if flush {

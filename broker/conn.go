@@ -22,6 +22,7 @@ func (u *User) Name() string { return u.user.Name }
 // Login checks name and password in constant time, and that a loopback user comes from this
 // machine. Any goroutine. The error's text is what a client may see; the cause is logged.
 func (b *Broker) Login(name, password string, info *ConnInfo) (*User, *Error) {
+	b.arrive(loginCost)
 	u, err := b.users.Authenticate(name, password)
 	if err == nil {
 		err = b.users.LoopbackOnly(name, info.Remote)
@@ -59,9 +60,10 @@ type Conn struct {
 	// Channel.Answer, 0 for nothing.
 	changed journal.Position
 
-	kept  atomic.Int64 // answers that wait on its channels
-	held  int64        // its part of Broker.unfinished
-	share int64        // bytes published while the journal was behind
+	kept  atomic.Int64 // answers that wait on its channels, and one more while it Rests
+	paced paced
+	held  int64 // its part of Broker.unfinished
+	share int64 // bytes published while the journal was behind
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable
@@ -162,6 +164,9 @@ func (c *Conn) EndTurn() (*Channel, *Error) {
 	if c.turn.now != 0 {
 		c.turn.end()
 	}
+	if c.paced.verbs > 0 {
+		c.settleUp()
+	}
 	return nil, nil
 }
 
@@ -174,6 +179,9 @@ func (c *Conn) Quiesce() {
 	}
 	c.b.unfinished.Add(-c.held)
 	c.held, c.quiet = 0, true
+	if c.paced.timer != nil {
+		c.paced.timer.Stop()
+	}
 	t := c.begin()
 	c.mu.Lock()
 	for k := range c.consumers {

@@ -17,6 +17,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 		return nil, e
 	}
 	conn := ch.conn
+	conn.costly()
 	if a.Tag != "" && ch.Consumer(a.Tag) != nil {
 		return nil, refuse(NotAllowed, "attempt to reuse consumer tag '%s'", a.Tag)
 	}
@@ -132,6 +133,7 @@ func (c *Consumer) wake(t *turn) {
 // Cancel ends a consumer; its unacked deliveries stay. False: the channel has no such consumer.
 func (ch *Channel) Cancel(tag string) bool {
 	ch.flush()
+	ch.conn.costly()
 	c := ch.Consumer(tag)
 	if c == nil {
 		return false

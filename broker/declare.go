@@ -20,6 +20,7 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 		return refuse(AccessRefused, "operation not permitted on the default exchange")
 	}
 	if d.Passive {
+		c.costly()
 		b.topo.RLock()
 		defer b.topo.RUnlock()
 		x := v.exchanges[d.Name]
@@ -445,9 +446,10 @@ func (c *Conn) PurgeQueue(name string) (int, *Error) {
 	return n, nil
 }
 
-// finishCollected carries out the publishes of all channels before a verb that must come after
-// them. Collected acks stay: their errors belong to their own channels.
+// finishCollected begins a verb that must come after the publishes of all channels: it carries those out.
+// Collected acks stay: their errors belong to their own channels.
 func (c *Conn) finishCollected() {
+	c.costly()
 	for _, ch := range c.active {
 		ch.flush()
 	}

@@ -193,6 +193,7 @@ func (ch *Channel) flush() {
 		return
 	}
 	t := ch.conn.begin()
+	ch.conn.carried(len(ch.pubs), t.now)
 	if ch.conn.vhost.traced.Load() {
 		ch.tapIn(t, ch.pubs)
 	}

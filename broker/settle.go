@@ -151,6 +151,7 @@ func (ch *Channel) finish(now int) {
 	list := ch.settling
 	if len(list) > 0 {
 		t := ch.conn.begin()
+		ch.conn.carried(len(list), t.now)
 		for i := 0; i < len(list); {
 			q := list[i].q
 			q.mu.Lock()

@@ -113,6 +113,7 @@ func (ch *Channel) TxCommit() *Error {
 	for i := range tx.pubs {
 		tx.pubs[i].seq = 0
 	}
+	ch.conn.carried(len(tx.pubs), t.now)
 	partial := false
 	for i := 0; i < len(tx.pubs); {
 		j := i + 1

@@ -33,6 +33,9 @@ type Options struct {
 	// Tick is the time between OnTick calls, which is also the resolution of LastRead, LastWrite
 	// and Linger; default 1 s.
 	Tick time.Duration
+	// Admitted is called with each connection that a listener accepted and says how long that listener rests
+	// before it takes the next; nil: not at all.
+	Admitted func() time.Duration
 	// Goroutines makes plain TCP use a goroutine for each connection where event loops would do.
 	Goroutines bool
 	// Log gets what operators must know; default slog.Default.
@@ -145,14 +148,21 @@ func (s *Server) accept(ln net.Listener, serve func(net.Conn) error) {
 		if err == nil {
 			err = serve(nc)
 		}
-		if err == nil {
+		rest := acceptPause
+		switch {
+		case err != nil:
+			s.logAccept("cannot take a connection, trying again", "listener", ln.Addr(), "err", err)
+		case s.opt.Admitted == nil:
 			continue
+		default:
+			if rest = s.opt.Admitted(); rest <= 0 {
+				continue
+			}
 		}
-		s.logAccept("cannot take a connection, trying again", "listener", ln.Addr(), "err", err)
 		select {
 		case <-s.accepting:
 			return
-		case <-time.After(acceptPause):
+		case <-time.After(rest):
 		}
 	}
 }

@@ -191,6 +191,7 @@ func (s *Server) open() error {
 			return err
 		}
 		diskDir = dir
+		s.checkDisk(dir)
 		file = filepath.Join(dir, "definitions.json")
 		start, err := definitions.Load(vfs.OS{}, file)
 		if err != nil {
@@ -296,6 +297,22 @@ func (s *Server) importFile() error {
 	return nil
 }
 
+// leastDisk is what the journal needs before it takes any messages, in bytes: a segment, and what is kept for when the
+// disk is full.
+const leastDisk = 64 << 20
+
+// checkDisk warns, before the first start in dir has taken any of the disk, when that has no room for it.
+func (s *Server) checkDisk(dir string) {
+	if old, err := os.ReadDir(filepath.Join(dir, "journal")); err != nil || len(old) > 0 {
+		return
+	}
+	free, err := systemProbe().diskFree(dir)
+	if need := leastDisk + s.opt.DiskFreeLimit; err == nil && free < need {
+		s.log.Warn("the disk is too small, publishers will be paused: give --data another one, make room, or lower --disk-free-limit",
+			"directory", dir, "free", free, "needed", need)
+	}
+}
+
 // claim makes the data directory and locks it for this process.
 func (s *Server) claim(dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "journal"), 0o750); err != nil {
@@ -334,7 +351,8 @@ const tick = 250 * time.Millisecond
 func (s *Server) listen() error {
 	l, err := loop.New(loop.Options{
 		Log: s.part("loop"), Tick: tick, MaxConns: s.opt.MaxConnections,
-		MaxWant: maxFrame + fmq1frames.Overhead, // whatever a reload makes of MaxFrame
+		Admitted: s.broker.Admitted,
+		MaxWant:  maxFrame + fmq1frames.Overhead, // whatever a reload makes of MaxFrame
 	})
 	if err != nil {
 		return fmt.Errorf("start the event loops: %w", err)

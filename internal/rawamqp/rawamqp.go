@@ -3,6 +3,8 @@ package rawamqp
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -18,50 +20,68 @@ const patience = 30 * time.Second
 // Login is an AMQP connection with channel 1 open, whose frames a test writes by itself.
 func Login(t testing.TB, addr string) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
+	c, err := Connect(addr, "guest", (&amqp.ChannelOpen{}).AppendFrame(nil, 1), amqp.IDChannelOpenOk)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// Connect logs in as guest and sends what more there is right behind it. It returns when the method until has
+// come, which is connection.open-ok when nothing is sent, and reads nothing behind that.
+func Connect(addr, password string, more []byte, until amqp.MethodID) (net.Conn, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
 	c.SetDeadline(time.Now().Add(patience))
 	b := []byte(amqp.ProtocolHeader)
-	b = (&amqp.ConnectionStartOk{ClientProperties: table.Append(nil, nil), Mechanism: []byte("PLAIN"), Response: []byte("\x00guest\x00guest"), Locale: []byte("en_US")}).AppendFrame(b, 0)
+	b = (&amqp.ConnectionStartOk{ClientProperties: table.Append(nil, nil), Mechanism: []byte("PLAIN"), Response: []byte("\x00guest\x00" + password), Locale: []byte("en_US")}).AppendFrame(b, 0)
 	b = (&amqp.ConnectionTuneOk{ChannelMax: 2047, FrameMax: 131072}).AppendFrame(b, 0)
 	b = (&amqp.ConnectionOpen{VirtualHost: []byte("/")}).AppendFrame(b, 0)
-	b = (&amqp.ChannelOpen{}).AppendFrame(b, 1)
-	if _, err := c.Write(b); err != nil {
-		t.Fatal(err)
+	if _, err = c.Write(append(b, more...)); err == nil {
+		err = wait(c, until)
 	}
-	Wait(t, c, amqp.IDChannelOpenOk)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
 	c.SetDeadline(time.Time{})
-	return c
+	return c, nil
 }
 
 // Wait reads frames up to a method.
 func Wait(t testing.TB, c net.Conn, id amqp.MethodID) {
 	t.Helper()
-	var b []byte
-	one := make([]byte, 1)
+	if err := wait(c, id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wait(c net.Conn, id amqp.MethodID) error {
+	b := make([]byte, 1024)
 	for {
-		f, n, err := amqp.Next(b, 1<<20)
+		const header = 7 // type, channel, size: nothing behind the frame is read
+		if _, err := io.ReadFull(c, b[:header]); err != nil {
+			return err
+		}
+		size := header + int(binary.BigEndian.Uint32(b[3:])) + 1
+		if size > len(b) {
+			b = append(make([]byte, 0, size), b...)[:size]
+		}
+		if _, err := io.ReadFull(c, b[header:size]); err != nil {
+			return err
+		}
+		f, _, err := amqp.Next(b[:size], 1<<20)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		if n > 0 {
-			got, _, _ := amqp.CutMethod(f.Payload)
-			if got == id {
-				return
-			}
-			if got == amqp.IDConnectionClose || got == amqp.IDChannelClose {
-				t.Fatalf("closed: %q", f.Payload)
-			}
-			b = b[n:]
-			continue
+		switch got, _, _ := amqp.CutMethod(f.Payload); got {
+		case id:
+			return nil
+		case amqp.IDConnectionClose, amqp.IDChannelClose:
+			return fmt.Errorf("closed: %q", f.Payload)
 		}
-		// A byte at a time, so that nothing behind the method is read.
-		if _, err := io.ReadFull(c, one); err != nil {
-			t.Fatal(err)
-		}
-		b = append(b, one...)
 	}
 }
 

@@ -98,7 +98,7 @@ var testArrows = map[string][]string{
 	"test/conformance":     {"test/internal/brokertest"},
 	"test/crash":           {"sdk/go", "test/internal/brokertest"},
 	"test/oracle":          {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "internal/rabbitmqctl", "server"},
-	"test/pressure":        {"frames/amqp", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
+	"test/pressure":        {"bench/plot", "frames/amqp", "frames/fmq1", "frames/table", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
 	"mgmt":                 {"internal/vfs", "server"}, // a broken disk, a whole broker

@@ -284,7 +284,9 @@ func (ch *channel) contentHeader(f amqp.Frame) {
 	if c.size == 0 {
 		c.makeMessage()
 		ch.contentComplete()
+		return
 	}
+	ch.hold(len(c.meta))
 }
 
 // hold counts what the content takes while it is not complete; false: there is no more for it, and the

@@ -33,7 +33,13 @@ const pauseHeld broker.Reason = 1 << 17
 
 // mustWait reports whether a frame is to be held because answers are kept.
 func (s *Session) mustWait(f amqp.Frame) bool {
-	if s.conn == nil || !s.conn.Kept() || f.Type != amqp.FrameMethod {
+	if s.conn == nil || !s.conn.Kept() {
+		return false
+	}
+	if s.conn.Rests() {
+		return true
+	}
+	if f.Type != amqp.FrameMethod {
 		return false
 	}
 	id, _, _ := amqp.CutMethod(f.Payload)
@@ -101,6 +107,7 @@ func (s *Session) goOn() {
 	}
 	held, fault := s.wait.held, s.wait.fault
 	s.wait.drop()
+	s.wait.held = held[:0] // what is held again moves to its front
 	if fault != nil {
 		fault()
 	}
@@ -110,6 +117,7 @@ func (s *Session) goOn() {
 	s.endTurn()
 	s.pushBack()
 	if !s.wait.on {
+		s.wait.held = nil
 		s.peer.Resume(pauseHeld)
 	}
 }

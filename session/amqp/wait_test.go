@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/internal/vfs"
@@ -163,5 +164,47 @@ func TestLostWhileAnswersAreKept(t *testing.T) {
 		c.send(`1 queue.declare queue="q" passive`)
 		c.settle()
 		c.expect(`1 queue.declare-ok queue="q"`)
+	})
+}
+
+// A client that declares without end is served in slices, in order, and gets all its answers; so is what comes
+// behind in the same read, whatever it is. Reading is paused between two slices only.
+func TestManyVerbsComeInSlices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(t)
+		sender := openChannel(t, b, Options{})
+		sender.send(`1 queue.declare queue="q"`)
+		sender.settle()
+		sender.expect(`1 queue.declare-ok queue="q"`)
+		<-time.After(time.Minute)
+		for _, flows := range []bool{false, true} {
+			c := openChannel(t, b, Options{})
+			if flows {
+				sender.send(`1 basic.publish routing-key="q"`, `1 header size=0`)
+			}
+			var lines, want []string
+			for i := range 1000 {
+				lines = append(lines, fmt.Sprintf(`1 queue.declare queue="q%d"`, i))
+				want = append(want, fmt.Sprintf(`1 queue.declare-ok queue="q%d"`, i))
+			}
+			lines = append(lines, `1 basic.publish routing-key="q999"`, `1 header size=0`, `1 queue.purge queue="q999"`, `1 queue.purge queue="missing"`)
+			want = append(want, `1 queue.purge-ok message-count=1`, `1 channel.close reply-code=404 reply-text="NOT_FOUND - no queue 'missing' in vhost '/'" class-id=50 method-id=30`)
+			c.send(lines...)
+			if n := b.Totals().Queues; n > 600 || c.out.paused == 0 {
+				t.Errorf("%d queues after two slices, paused for %x", n, c.out.paused)
+			}
+			c.settle()
+			c.expect(want...)
+			if c.out.paused != 0 {
+				t.Errorf("still paused for %x", c.out.paused)
+			}
+			for i := range 1000 {
+				sender.send(fmt.Sprintf(`1 queue.delete queue="q%d" no-wait`, i))
+				sender.settle()
+			}
+			c.lose()
+			<-time.After(time.Minute)
+			sender.got()
+		}
 	})
 }

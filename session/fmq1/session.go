@@ -162,6 +162,8 @@ func (s *Session) OnData(b []byte) (n, want int) {
 	s.inTurn, s.throttle = true, false
 	seq := s.lastSeq
 	n, want = s.read(b)
+	// What comes of a large frame is looked at on its way, so that it is counted.
+	want = min(want, max(2*(len(b)-n), largeFrame))
 	s.endTurn()
 	s.keep(len(b)-n, want)
 	s.inTurn = false

@@ -32,8 +32,11 @@ const pauseHeld broker.Reason = 1 << 18
 
 // mustWait reports whether a frame is to be held because answers are kept.
 func (s *Session) mustWait(f wire.Frame) bool {
-	if s.state != open || !s.ch.Kept() {
+	if s.state != open || !s.conn.Load().Kept() {
 		return false
+	}
+	if s.conn.Load().Rests() {
+		return true
 	}
 	switch f.Op {
 	case wire.OpDeclareExchange, wire.OpDeleteExchange, wire.OpDeclareQueue, wire.OpDeleteQueue, wire.OpPurgeQueue,
@@ -54,7 +57,7 @@ func (s *Session) hold(frame []byte) {
 	s.wait.on = true
 	s.pause(pauseHeld)
 	s.wait.asked.Store(true)
-	if !s.ch.Kept() { // the last one was sent in between, and nobody was told
+	if !s.conn.Load().Kept() { // the last one was sent in between, and nobody was told
 		(*peer)(s).Answered()
 	}
 }
@@ -73,8 +76,10 @@ func (s *Session) goOn() {
 	}
 	held := s.wait.held
 	s.wait.drop()
+	s.wait.held = held[:0] // what is held again moves to its front
 	s.OnData(held)
 	if !s.wait.on {
+		s.wait.held = nil
 		s.resume(pauseHeld)
 	}
 }

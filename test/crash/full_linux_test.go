@@ -2,6 +2,7 @@ package crash
 
 import (
 	"encoding/binary"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,7 +20,21 @@ func TestFullDisk(t *testing.T) {
 	t.Run("80 MiB", func(t *testing.T) { fullDisk(t, "80m", 100, "--disk-free-limit", "0") })
 }
 
-func fullDisk(t *testing.T, size string, least uint64, flags ...string) {
+// A disk on which the broker cannot take messages is a line in the log of its first start, with what to do.
+func TestSmallDisk(t *testing.T) {
+	const said = "the disk is too small, publishers will be paused: give --data another one, make room, or lower --disk-free-limit"
+	for size, want := range map[string]bool{"64m": true, "192m": false} {
+		b := brokertest.Start(t, brokertest.Options{Data: smallDisk(t, size) + "/data"})
+		if got := strings.Contains(b.Output(), said); got != want {
+			t.Errorf("%s: said %t, want %t\n%s", size, got, want, b.Output())
+		}
+		b.Stop(t)
+	}
+}
+
+// smallDisk mounts one.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
 	dir := t.TempDir()
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size="+size); err != nil {
 		t.Skipf("a small file system cannot be mounted here: %v", err)
@@ -29,6 +44,11 @@ func fullDisk(t *testing.T, size string, least uint64, flags ...string) {
 			t.Error(err)
 		}
 	})
+	return dir
+}
+
+func fullDisk(t *testing.T, size string, least uint64, flags ...string) {
+	dir := smallDisk(t, size)
 	b := brokertest.Start(t, brokertest.Options{Data: dir + "/data", Flags: flags})
 	defer b.Stop(t)
 	conn, err := amqp.Dial(b.AMQPURL)

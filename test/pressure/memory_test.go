@@ -21,8 +21,6 @@ import (
 	"github.com/firemq/firemq/test/internal/brokertest"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
-
 const (
 	memoryLimit = 128 << 20
 	publishers  = 2

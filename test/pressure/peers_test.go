@@ -4,6 +4,7 @@ package pressure
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/firemq/firemq/frames/amqp"
+	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/internal/rawamqp"
 	fire "github.com/firemq/firemq/sdk/go"
 	"github.com/firemq/firemq/test/internal/brokertest"
@@ -109,42 +111,81 @@ func roundTrip(t *testing.T, b *brokertest.Broker) {
 	}
 }
 
-// 200 clients that each begin a message of 64 MiB and never end it: those who take too much are refused by
+// 200 clients that begin what takes memory and never end it, 60 MB each: those who take too much are refused by
 // name, nobody else notices, and memory stays below its limit.
-func TestHalfSentMessages(t *testing.T) {
-	b, peak := limited(t)
-	addr := brokertest.Address(t, b.AMQPURL)
-	var refused, sent atomic.Int64
-	var conns []net.Conn
-	var running sync.WaitGroup
-	for range 200 {
-		c := rawamqp.Login(t, addr)
-		conns = append(conns, c)
-		running.Go(func() {
-			first := rawamqp.BeginMessage(64<<20, 0)
-			c.SetDeadline(time.Now().Add(10 * time.Second))
-			part := amqp.AppendBody(nil, 1, make([]byte, 100_000), 131072)
-			_, err := c.Write(first)
-			for n := 0; err == nil && n < 60<<20; n += len(part) {
-				_, err = c.Write(part)
-				sent.Add(int64(len(part)))
+func TestUnfinished(t *testing.T) {
+	const each = 60 << 20
+	long := table.Append(nil, table.Table{{Name: "long", Value: table.StringValue(strings.Repeat("x", 100_000))}})
+	tx := (&amqp.TxSelect{}).AppendFrame(nil, 1)
+	for name, kind := range map[string]struct {
+		fire  bool   // over the FireMQ protocol
+		first []byte // what the parts are of
+		part  func(n int) []byte
+	}{
+		"messages half sent": {first: rawamqp.BeginMessage(64<<20, 0), part: func(int) []byte {
+			return amqp.AppendBody(nil, 1, make([]byte, 100_000), 131072)
+		}},
+		"headers without a body": {part: func(n int) []byte {
+			id := uint16(n%2000 + 2)
+			b := (&amqp.ChannelOpen{}).AppendFrame(nil, id)
+			b = (&amqp.BasicPublish{RoutingKey: []byte("q")}).AppendFrame(b, id)
+			return amqp.AppendContentHeader(b, id, 1, append(binary.BigEndian.AppendUint32([]byte{0x20, 0}, uint32(len(long))), long...))
+		}},
+		"transactions": {first: tx, part: func(int) []byte {
+			b := (&amqp.BasicPublish{RoutingKey: []byte("load")}).AppendFrame(nil, 1)
+			b = amqp.AppendContentHeader(b, 1, 100_000, []byte{0, 0})
+			return amqp.AppendBody(b, 1, make([]byte, 100_000), 131072)
+		}},
+		"frames half sent": {fire: true, first: []byte{0, 0xff, 0xff, 0xff}, part: func(int) []byte { return make([]byte, 80_000) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, peak := limited(t)
+			if _, err := dialAMQP(t, b.AMQPURL).QueueDeclare("load", false, false, false, false, nil); err != nil {
+				t.Fatal(err)
 			}
-			answer, _ := io.ReadAll(c)
-			if strings.Contains(string(answer), "RESOURCE_ERROR - unfinished messages of all connections take more than") {
-				refused.Add(1)
+			var refused, sent atomic.Int64
+			var conns []net.Conn
+			var running sync.WaitGroup
+			for range 200 {
+				var c net.Conn
+				most := each
+				if kind.fire {
+					var err error
+					if c, err = connectFMQ1(brokertest.Address(t, b.FireURL)); err != nil {
+						t.Fatal(err)
+					}
+					most = 15 << 20 // of a frame of 16 MiB
+				} else {
+					c = rawamqp.Login(t, brokertest.Address(t, b.AMQPURL))
+				}
+				conns = append(conns, c)
+				running.Go(func() {
+					c.SetDeadline(time.Now().Add(within / 2))
+					_, err := c.Write(kind.first)
+					for i, n := 0, 0; err == nil && n < most; i++ {
+						part := kind.part(i)
+						_, err = c.Write(part)
+						n += len(part)
+						sent.Add(int64(len(part)))
+					}
+					answer, _ := io.ReadAll(c)
+					if strings.Contains(string(answer), "unfinished messages of all connections take more than") {
+						refused.Add(1)
+					}
+				})
 			}
+			keep(t, "they are refused", func() bool { return refused.Load() > 50 })
+			roundTrip(t, b)
+			for _, c := range conns {
+				c.Close()
+			}
+			running.Wait()
+			brokertest.Eventually(t, within, "the alarm is over, if there was one", func() bool { return !lastOf(b.Output(), raised, over) })
+			t.Logf("%d MiB sent, %d of 200 refused", sent.Load()>>20, refused.Load())
+			roundTrip(t, b)
+			stayed(t, peak)
 		})
 	}
-	keep(t, "half-sent messages are refused", func() bool { return refused.Load() > 50 })
-	roundTrip(t, b)
-	for _, c := range conns {
-		c.Close()
-	}
-	running.Wait()
-	brokertest.Eventually(t, within, "the alarm is over, if there was one", func() bool { return !lastOf(b.Output(), raised, over) })
-	t.Logf("%d MiB sent, %d of 200 refused", sent.Load()>>20, refused.Load())
-	roundTrip(t, b)
-	stayed(t, peak)
 }
 
 // A consumer that does not read, without acknowledgements: its outbox has a bound, the rest stays in the
