@@ -257,7 +257,7 @@ func (f *fifo) checkMarks() error {
 }
 
 func (cs *consumers) check(unacked int) error {
-	n, exclusive, takers, inflight := 0, 0, 0, uint64(0)
+	n, exclusive, turns, takers, inflight := 0, 0, 0, 0, uint64(0)
 	members := make(map[*rank]int)
 	for c := range cs.all() {
 		n++
@@ -269,9 +269,11 @@ func (cs *consumers) check(unacked int) error {
 		mayTake := c.room > 0 && (!cs.single || c == cs.active)
 		switch c.state {
 		case taking:
-			takers++
-			if !mayTake {
-				return fmt.Errorf("consumer is taking with room %d", c.room)
+			turns++
+			if mayTake {
+				takers++
+			} else if c.room > 0 {
+				return fmt.Errorf("consumer is taking and not the active one")
 			}
 		case full:
 			if mayTake {
@@ -285,8 +287,9 @@ func (cs *consumers) check(unacked int) error {
 			return fmt.Errorf("consumer has %d inflight, room %d, prefetch %d", c.inflight, c.room, c.Prefetch)
 		}
 	}
-	if n != cs.n || exclusive != cs.exclusive || takers != cs.takers {
-		return fmt.Errorf("%d consumers, %d exclusive, %d taking: counted %d, %d, %d", n, exclusive, takers, cs.n, cs.exclusive, cs.takers)
+	if n != cs.n || exclusive != cs.exclusive || turns != cs.turns || takers != cs.takers {
+		return fmt.Errorf("%d consumers, %d exclusive, %d taking, %d with room: counted %d, %d, %d, %d",
+			n, exclusive, turns, takers, cs.n, cs.exclusive, cs.turns, cs.takers)
 	}
 	if inflight > uint64(max(unacked, 0)) {
 		return fmt.Errorf("consumers hold %d unacked of %d", inflight, unacked)
@@ -318,8 +321,8 @@ func (cs *consumers) check(unacked int) error {
 			}
 		}
 	}
-	if inRings != takers {
-		return fmt.Errorf("%d consumers in rings, %d taking", inRings, takers)
+	if inRings != turns {
+		return fmt.Errorf("%d consumers in rings, %d taking", inRings, turns)
 	}
 	return nil
 }
