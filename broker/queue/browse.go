@@ -242,7 +242,7 @@ func (q *Queue) Head() *Entry {
 	if q.ready.n == 0 {
 		return nil
 	}
-	return q.ready.head()
+	return q.head()
 }
 
 // Oldest is the ready message that became ready first; it is valid until the next change, nil if none is ready.

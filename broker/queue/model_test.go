@@ -58,7 +58,11 @@ func (m *model) takers() (all []*modelConsumer) {
 func (m *model) head() int {
 	h := 0
 	for i, e := range m.ready {
-		if e.Priority > m.ready[h].Priority || e.Priority == m.ready[h].Priority && e.rank() < m.ready[h].rank() {
+		if m.transit {
+			if e.rank() < m.ready[h].rank() {
+				h = i
+			}
+		} else if e.Priority > m.ready[h].Priority || e.Priority == m.ready[h].Priority && e.rank() < m.ready[h].rank() {
 			h = i
 		}
 	}

@@ -40,8 +40,8 @@
 // RabbitMQ hands a message straight to a ready consumer and then applies neither the length
 // limits nor the time to live. Here a persistent message has to wait for the journal first, and a
 // batch is published before it is dispatched. So a run of messages that found the queue empty
-// and a consumer ready is in transit: it neither expires nor is dropped until Dispatch finds that
-// no consumer takes it after all.
+// and a consumer ready is in transit: it leaves in publish order, whatever the priorities, and neither
+// expires nor is dropped until Dispatch finds that no consumer takes it after all.
 package queue
 
 import (
@@ -386,6 +386,24 @@ func (q *Queue) trim(limit int, out *Effects) (dropped int) {
 	return dropped
 }
 
+// head is the message that leaves next, while there is one: of messages in transit the oldest, because
+// one by one they would have left as they came, whatever their priorities.
+func (q *Queue) head() *Entry {
+	if q.transit && q.ready.levels != nil {
+		return q.ready.levels[q.ready.oldest()].head()
+	}
+	return q.ready.head()
+}
+
+// pop removes the head.
+func (q *Queue) pop() {
+	if q.transit && q.ready.levels != nil {
+		q.ready.take(q.ready.oldest())
+		return
+	}
+	q.ready.pop()
+}
+
 // die removes the head for the given reason.
 func (q *Queue) die(r Reason, out *Effects) {
 	out.Dead = append(out.Dead, Dead{Entry: *q.ready.head(), Reason: r})
@@ -457,7 +475,7 @@ func waits(e *Entry, committed uint64) bool {
 // Waiting says whether the next message is only held up by the journal, or a delayed one is:
 // Dispatch is worth another call after the next commit.
 func (q *Queue) Waiting(committed uint64) bool {
-	return q.ready.n > 0 && waits(q.ready.head(), committed) || q.delays != nil && !q.delays.fresh.empty()
+	return q.ready.n > 0 && waits(q.head(), committed) || q.delays != nil && !q.delays.fresh.empty()
 }
 
 // Dispatch hands ready messages to consumers: the next message to the next consumer of the
@@ -489,7 +507,7 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			more = true
 			break
 		}
-		e := q.ready.head()
+		e := q.head()
 		if e.Expiry != 0 && e.Expiry <= now && !q.transit {
 			q.die(Expired, out)
 			left--
@@ -509,7 +527,7 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			q.unackedBytes += int64(e.Size)
 			q.debug.take(c, e.Seq)
 		}
-		q.ready.pop()
+		q.pop()
 		q.consumers.took(c)
 		left--
 	}
@@ -535,8 +553,8 @@ func (q *Queue) Get(now int64, out *Effects) (e Entry, ok bool) {
 		q.checkNow()
 		return Entry{}, false
 	}
-	e = *q.ready.head()
-	q.ready.pop()
+	e = *q.head()
+	q.pop()
 	q.unacked++
 	q.unackedBytes += int64(e.Size)
 	q.debug.take(nil, e.Seq)

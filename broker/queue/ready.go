@@ -2,6 +2,7 @@ package queue
 
 import (
 	"iter"
+	"math"
 	"math/bits"
 	"sync"
 	"unsafe"
@@ -32,17 +33,35 @@ func (r *ready) head() *Entry {
 }
 
 // pop removes the head.
-func (r *ready) pop() {
+func (r *ready) pop() { r.take(r.top) }
+
+// oldest is the priority of the message with the lowest rank. It may be called while n > 0, of a queue
+// with priorities.
+func (r *ready) oldest() (p int) {
+	first := uint64(math.MaxUint64)
+	for w, used := range r.used {
+		for ; used != 0; used &= used - 1 {
+			at := w*64 + bits.TrailingZeros64(used)
+			if rank := r.levels[at].head().rank(); rank < first {
+				first, p = rank, at
+			}
+		}
+	}
+	return p
+}
+
+// take removes the first message of priority p, which a plain queue does not look at.
+func (r *ready) take(p int) {
 	l := &r.plain
 	if r.levels != nil {
-		l = r.levels[r.top]
+		l = r.levels[p]
 	}
 	e := l.head()
 	r.n--
 	r.bytes -= int64(e.Size)
 	r.resident -= e.cost()
 	if l.pop(); r.levels != nil && l.empty() {
-		r.leave(r.top)
+		r.leave(p)
 	}
 }
 
