@@ -113,7 +113,6 @@ type generator struct {
 	lines     []string
 	declare   [queues]string // how each queue is declared
 	consuming [queues]bool
-	limited   [queues]bool // its channel has a prefetch
 	second    [queues]bool // another consumer, on a connection of its own
 	policies  [queues]bool // there is one for the queue
 	bodies    int
@@ -190,6 +189,9 @@ func (g *generator) queue(i int) string {
 	}
 	if g.chance(5) {
 		add("x-message-ttl=I%s", map[bool]string{true: g.one("0", "60000"), false: "60000"}[g.timed])
+	}
+	if g.chance(8) {
+		add("x-single-active-consumer=t1")
 	}
 	if i+1 < queues && !g.chance(3) {
 		add(`x-dead-letter-exchange=S""`)
@@ -283,7 +285,7 @@ func (g *generator) publish(channel string) {
 	if g.chance(2) {
 		props = append(props, "delivery-mode="+g.one("1", "2"))
 	}
-	if g.chance(2) && channel != "b 2" {
+	if g.chance(2) {
 		props = append(props, fmt.Sprintf("priority=%d", g.IntN(12)))
 	}
 	if g.chance(6) {
@@ -306,6 +308,17 @@ func (g *generator) publish(channel string) {
 		return
 	}
 	g.add("%s", strings.TrimSpace(line))
+}
+
+// consumer is what a consumer may ask for.
+func (g *generator) consumer() string {
+	switch g.IntN(10) {
+	case 0:
+		return " exclusive"
+	case 1, 2, 3:
+		return fmt.Sprintf(" arguments={x-priority=I%d}", g.IntN(3))
+	}
+	return ""
 }
 
 func (g *generator) expiration() string {
@@ -331,10 +344,10 @@ func (g *generator) step() {
 			if i%2 == 1 && g.chance(2) {
 				noAck = " no-ack"
 			}
-			g.add(`%s basic.consume queue="q%d" consumer-tag="t%d"%s`, own, i, i, noAck)
-		} else if !g.second[i] && !g.limited[i] {
+			g.add(`%s basic.consume queue="q%d" consumer-tag="t%d"%s%s`, own, i, i, noAck, g.consumer())
+		} else if !g.second[i] {
 			g.second[i] = true
-			g.add(`%s basic.consume queue="q%d" consumer-tag="u%d"%s`, other, i, i, g.one("", "", " no-ack"))
+			g.add(`%s basic.consume queue="q%d" consumer-tag="u%d"%s%s`, other, i, i, g.one("", "", " no-ack"), g.consumer())
 		} else {
 			g.add("%s basic.ack delivery-tag=%s", g.one(own, other), tag)
 		}
@@ -347,11 +360,7 @@ func (g *generator) step() {
 	case 18, 19:
 		g.add("%s basic.reject delivery-tag=%s%s", any, tag, g.one("", " requeue"))
 	case 20:
-		if g.second[i] {
-			return
-		}
-		g.limited[i] = true
-		g.add("%s basic.qos prefetch-count=%d%s", own, g.IntN(4), [2]string{g.one("", " global")}[i%2])
+		g.add("%s basic.qos prefetch-count=%d%s", g.one(own, own, other), g.IntN(4), [2]string{g.one("", " global")}[i%2])
 	case 21:
 		g.add("%s basic.recover requeue", any)
 	case 22:
@@ -366,7 +375,7 @@ func (g *generator) step() {
 		g.add("%s channel.close reply-code=200", any)
 		switch any {
 		case own:
-			g.consuming[i], g.limited[i] = false, false
+			g.consuming[i] = false
 		case other:
 			g.second[i] = false
 		}
@@ -386,7 +395,7 @@ func (g *generator) step() {
 			g.add("%s channel.close reply-code=200", own)
 			g.add("%s channel.close reply-code=200", other)
 			g.redeclare(g.declare[i])
-			g.consuming[i], g.second[i], g.limited[i] = false, false, false
+			g.consuming[i], g.second[i] = false, false
 		case 2:
 			g.redeclare(g.queue(i)) // most likely inequivalent
 		case 3:
