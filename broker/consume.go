@@ -17,7 +17,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 		return nil, e
 	}
 	conn := ch.conn
-	if a.Tag != "" && ch.Consumer(a.Tag) != nil {
+	if c := ch.Consumer(a.Tag); a.Tag != "" && c != nil && (a.Queue != ReplyTo || c != ch.replies) {
 		return nil, refuse(NotAllowed, "attempt to reuse consumer tag '%s'", a.Tag)
 	}
 	if a.Queue == ReplyTo {

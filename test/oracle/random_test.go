@@ -178,11 +178,7 @@ func (g *generator) queue(i int) string {
 		add("x-max-length-bytes=I%d", g.IntN(12))
 	}
 	if g.chance(2) {
-		overflow := "drop-head"
-		if i%2 == 0 { // the others' consumers may have a limit for the channel
-			overflow = g.one("drop-head", "reject-publish", "reject-publish-dlx")
-		}
-		add("x-overflow=S%q", overflow)
+		add("x-overflow=S%q", g.one("drop-head", "reject-publish", "reject-publish-dlx"))
 	}
 	if !g.timed && g.chance(3) {
 		add("x-max-priority=I%d", g.one("0", "1", "3", "10")[0]-'0')
@@ -340,14 +336,10 @@ func (g *generator) step() {
 	case 8, 9, 10:
 		if !g.consuming[i] {
 			g.consuming[i] = true
-			noAck := ""
-			if i%2 == 1 && g.chance(2) {
-				noAck = " no-ack"
-			}
-			g.add(`%s basic.consume queue="q%d" consumer-tag="t%d"%s%s`, own, i, i, noAck, g.consumer())
+			g.add(`%s basic.consume queue="q%d" consumer-tag="t%d"%s%s`, own, i, i, [2]string{"", g.one("", " no-ack")}[i%2], g.consumer())
 		} else if !g.second[i] {
 			g.second[i] = true
-			g.add(`%s basic.consume queue="q%d" consumer-tag="u%d"%s%s`, other, i, i, g.one("", "", " no-ack"), g.consumer())
+			g.add(`%s basic.consume queue="q%d" consumer-tag="u%d"%s%s`, other, i, i, [2]string{"", g.one("", " no-ack")}[i%2], g.consumer())
 		} else {
 			g.add("%s basic.ack delivery-tag=%s", g.one(own, other), tag)
 		}
@@ -386,7 +378,26 @@ func (g *generator) step() {
 	case 26:
 		g.add(`c 1 queue.declare queue="q%d" passive`, i)
 	case 27:
-		switch g.IntN(4) {
+		switch g.IntN(8) {
+		case 4:
+			g.add(`a 9 exchange.delete exchange="e%d"%s`, g.IntN(exchanges), g.one("", " if-unused"))
+		case 5:
+			g.add(`%s basic.recover%s`, any, g.one("", "-async requeue"))
+		case 6:
+			conn := g.one("a", "b", "d")
+			g.add("%s 0 connection.close reply-code=200", conn)
+			switch conn {
+			case "a":
+				g.consuming = [queues]bool{}
+			case "d":
+				g.second = [queues]bool{}
+			}
+		case 7:
+			g.add("%s", g.one(
+				`e 1 basic.consume queue="amq.rabbitmq.reply-to" consumer-tag="r" no-ack`,
+				fmt.Sprintf(`e 1 publish routing-key="q%d" "ask" reply-to="amq.rabbitmq.reply-to"`, i),
+				`c 1 publish routing-key="$reply1" mandatory "answer"`,
+			))
 		case 0:
 			g.add(`c 1 queue.purge queue="q%d"`, i)
 		case 1:
