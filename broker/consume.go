@@ -47,6 +47,9 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 		e = refuse(ExclusiveUse, "%s in exclusive use", queueName(a.Queue, conn.vhost.name))
 	default:
 		q.used.Store(t.now)
+		if q.members == nil {
+			q.members = make(map[*Consumer]struct{})
+		}
 		q.members[c] = struct{}{}
 		q.sm.AddConsumer(&c.Consumer)
 		if a.Credited && a.Credit > 0 {

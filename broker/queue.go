@@ -28,7 +28,7 @@ type Queue struct {
 	autoDelete bool
 	replies    bool // stands behind a direct reply-to token: unlisted
 	args       table.Table
-	own        policy.Settings  // of its arguments
+	own        *policy.Settings // of its arguments
 	owner      *Conn            // of an exclusive queue
 	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
@@ -39,7 +39,7 @@ type Queue struct {
 	// orphans left the queue before their publish was in the journal: purged, dropped by a limit or settled
 	// after a get in the very moment of publishing. They are settled once the publish is; guarded by mu.
 	orphans []queue.Entry
-	members map[*Consumer]struct{} // consumers; guarded by mu
+	members map[*Consumer]struct{} // consumers; nil before the first one; guarded by mu
 	stats   MessageStats           // guarded by mu
 	// persistent messages, ready and unacked, and their body bytes; guarded by mu.
 	persistent      int
