@@ -286,6 +286,9 @@ func (q *Queue) Withdraw(places []Place, out *[]Entry) {
 		q.ready.bytes -= int64(e.Size)
 		q.ready.resident -= e.cost()
 	}
+	if q.arrivals != nil && q.transit {
+		q.arrivals.drop((*out)[before:])
+	}
 	q.checkNow()
 }
 

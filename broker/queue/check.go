@@ -19,6 +19,11 @@ func (q *Queue) check() error {
 	case q.unacked < 0 || q.unackedBytes < 0:
 		return fmt.Errorf("unacked %d messages of %d bytes", q.unacked, q.unackedBytes)
 	}
+	if q.arrivals != nil && q.transit && q.ready.n > 0 {
+		if err := q.arrivals.check(&q.ready); err != nil {
+			return err
+		}
+	}
 	for l := range q.ready.each() {
 		for e := range l.each() {
 			if e.Seq == 0 || e.rank() >= q.nextSeq {
@@ -38,6 +43,24 @@ func (q *Queue) check() error {
 		return err
 	}
 	return q.consumers.check(q.unacked)
+}
+
+// check compares the levels of what is in transit, which is all that is ready.
+func (a *arrivals) check(r *ready) error {
+	count := make(map[int]int)
+	for _, p := range a.all[a.at:] {
+		count[int(p)]++
+	}
+	for l, p := range r.each() {
+		n := 0
+		for range l.each() {
+			n++
+		}
+		if n != count[p] {
+			return fmt.Errorf("level %d: %d messages in transit, noted %d", p, n, count[p])
+		}
+	}
+	return nil
 }
 
 // check walks all that is ready. With anywhere no message expires before soonest.

@@ -189,21 +189,23 @@ func (cs *consumers) wake(c *Consumer) {
 
 // freed gives c the room of one settled delivery back.
 func (cs *consumers) freed(c *Consumer) {
-	if !c.Credited {
-		cs.give(c, 1)
+	if c.Credited {
+		return
+	}
+	if c.room++; c.room == 1 {
+		cs.reopen(c)
 	}
 }
 
 func (cs *consumers) grant(c *Consumer, n uint64) {
-	cs.give(c, min(n, unlimited-c.room))
+	had := c.room
+	if c.room = min(c.room+min(n, unlimited), unlimited); had == 0 && n > 0 {
+		cs.reopen(c)
+	}
 }
 
-// give lets c have n more deliveries.
-func (cs *consumers) give(c *Consumer, n uint64) {
-	had := c.room
-	if c.room += n; had > 0 || n == 0 {
-		return
-	}
+// reopen follows c's first room after none.
+func (cs *consumers) reopen(c *Consumer) {
 	if c.state == taking {
 		cs.takers++
 		return

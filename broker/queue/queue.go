@@ -203,7 +203,9 @@ type Queue struct {
 	// transit: every ready message was published while a consumer was ready to take it and
 	// nothing was before it that was not in transit too. Meaningless while ready is empty.
 	transit bool
-	delays  *delays // nil while there never was one
+	// arrivals says in which order those in transit leave; nil for a plain queue.
+	arrivals *arrivals
+	delays   *delays // nil while there never was one
 	// soonest bounds the expiry of every ready message from below, 0 for none, while ExpireAnywhere;
 	// before resume nobody looks for those that have expired.
 	soonest, resume int64
@@ -222,6 +224,7 @@ func New(cfg Config) *Queue {
 	if cfg.MaxPriority != None {
 		cfg.MaxPriority = min(max(cfg.MaxPriority, 0), math.MaxUint8)
 		q.ready.levels = make([]*level, cfg.MaxPriority+1)
+		q.arrivals = new(arrivals)
 	}
 	q.configure(cfg)
 	return q
@@ -285,7 +288,9 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 		q.checkNow()
 		return e, true
 	}
-	q.transit = transit
+	if q.transit = transit; transit {
+		q.arrive(e.Priority)
+	}
 	q.ready.push(&e)
 	q.noteExpiry(&e)
 	if !transit {
@@ -298,6 +303,17 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 // arrives says whether a message that becomes ready now is in transit.
 func (q *Queue) arrives() bool {
 	return q.consumers.takers > 0 && (q.ready.n == 0 || q.transit)
+}
+
+// arrive notes that a message of priority p is in transit from now on. It is about to be ready.
+func (q *Queue) arrive(p uint8) {
+	if q.arrivals == nil {
+		return
+	}
+	if q.ready.n == 0 {
+		q.arrivals.reset()
+	}
+	q.arrivals.push(p)
 }
 
 func (q *Queue) delay() *delays {
@@ -319,7 +335,9 @@ func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
 		// A number of its own says where it stands from now on.
 		e.Lag = uint32(min(q.nextSeq-e.Seq, math.MaxUint32))
 		q.nextSeq++
-		q.transit = q.arrives()
+		if q.transit = q.arrives(); q.transit {
+			q.arrive(e.Priority)
+		}
 		q.ready.ripen(&e)
 		q.noteExpiry(&e)
 		if !q.transit {
@@ -386,19 +404,20 @@ func (q *Queue) trim(limit int, out *Effects) (dropped int) {
 	return dropped
 }
 
-// head is the message that leaves next, while there is one: of messages in transit the oldest, because
-// one by one they would have left as they came, whatever their priorities.
+// head is the message that leaves next, while there is one: those in transit leave as they came, whatever
+// their priorities.
 func (q *Queue) head() *Entry {
-	if q.transit && q.ready.levels != nil {
-		return q.ready.levels[q.ready.oldest()].head()
+	if q.transit && q.arrivals != nil {
+		return q.ready.levels[q.arrivals.first()].head()
 	}
 	return q.ready.head()
 }
 
 // pop removes the head.
 func (q *Queue) pop() {
-	if q.transit && q.ready.levels != nil {
-		q.ready.take(q.ready.oldest())
+	if q.transit && q.arrivals != nil {
+		q.ready.take(q.arrivals.first())
+		q.arrivals.pop()
 		return
 	}
 	q.ready.pop()
@@ -507,7 +526,12 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			more = true
 			break
 		}
-		e := q.head()
+		var e *Entry
+		if q.arrivals == nil {
+			e = q.ready.plain.head()
+		} else {
+			e = q.head()
+		}
 		if e.Expiry != 0 && e.Expiry <= now && !q.transit {
 			q.die(Expired, out)
 			left--
@@ -527,7 +551,11 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			q.unackedBytes += int64(e.Size)
 			q.debug.take(c, e.Seq)
 		}
-		q.pop()
+		if q.arrivals == nil {
+			q.ready.pop()
+		} else {
+			q.pop()
+		}
 		q.consumers.took(c)
 		left--
 	}
@@ -613,6 +641,7 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 		case q.cfg.Overflow == DropHead && (q.cfg.MaxLength == 0 || q.cfg.MaxBytes >= 0 && int64(e.Size) > q.cfg.MaxBytes):
 			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
 		default:
+			q.arrive(e.Priority)
 			q.ready.requeue(&e)
 			q.noteExpiry(&e)
 		}

@@ -35,21 +35,6 @@ func (r *ready) head() *Entry {
 // pop removes the head.
 func (r *ready) pop() { r.take(r.top) }
 
-// oldest is the priority of the message with the lowest rank. It may be called while n > 0, of a queue
-// with priorities.
-func (r *ready) oldest() (p int) {
-	first := uint64(math.MaxUint64)
-	for w, used := range r.used {
-		for ; used != 0; used &= used - 1 {
-			at := w*64 + bits.TrailingZeros64(used)
-			if rank := r.levels[at].head().rank(); rank < first {
-				first, p = rank, at
-			}
-		}
-	}
-	return p
-}
-
 // take removes the first message of priority p, which a plain queue does not look at.
 func (r *ready) take(p int) {
 	l := &r.plain
@@ -389,5 +374,47 @@ func (h heap) init() {
 	for i := len(h)/2 - 1; i >= 0; i-- {
 		e := h[i]
 		h.down(i, &e)
+	}
+}
+
+// arrivals is the priorities of messages in transit, in the order in which they came: so the queue is left.
+type arrivals struct {
+	all []uint8
+	at  int // those before it have left
+}
+
+// arrivalsKept is how many of those that have left it keeps at most, if they are the greater part.
+const arrivalsKept = 1024
+
+func (a *arrivals) push(p uint8) { a.all = append(a.all, p) }
+
+func (a *arrivals) first() int { return int(a.all[a.at]) }
+
+func (a *arrivals) pop() {
+	if a.at++; a.at >= arrivalsKept && a.at >= len(a.all)/2 {
+		a.all, a.at = a.all[:copy(a.all, a.all[a.at:])], 0
+	}
+}
+
+// drop forgets as many of each priority as there are in gone.
+func (a *arrivals) drop(gone []Entry) {
+	var count [math.MaxUint8 + 1]int
+	for i := range gone {
+		count[gone[i].Priority]++
+	}
+	kept := a.all[:a.at]
+	for _, p := range a.all[a.at:] {
+		if count[p] > 0 {
+			count[p]--
+			continue
+		}
+		kept = append(kept, p)
+	}
+	a.all = kept
+}
+
+func (a *arrivals) reset() {
+	if a.all, a.at = a.all[:0], 0; cap(a.all) > 4*arrivalsKept {
+		a.all = nil
 	}
 }
