@@ -521,6 +521,7 @@ func testModel(t *testing.T) {
 			"requeue": func(t *rapid.T) {
 				c, e := someUnacked(t)
 				q.Requeue(c, e, now, &out)
+				q.Requeued(&out)
 
 				e.Redelivered = true
 				e.Deliveries++

@@ -619,8 +619,7 @@ func (q *Queue) settle(c *Consumer, e *Entry) {
 
 // Requeue puts an unacked entry back to its original position: by Seq within its priority level.
 // It is Redelivered from then on and keeps its Expiry. c as in Ack. The entry dies instead when it
-// came back more often than the delivery limit allows; DropHead limits apply to it as to
-// a publish, reject modes do not.
+// came back more often than the delivery limit allows. Requeued ends a run of these.
 func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 	if q.closed {
 		panic("BUG: queue: requeue to a closed queue")
@@ -649,6 +648,14 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 		q.transit = false
 		q.ready.requeue(&e)
 		q.noteExpiry(&e)
+	}
+	q.checkNow()
+}
+
+// Requeued applies DropHead limits to what came back, all of it at once as in RabbitMQ: 1,024 messages at most
+// go. Reject modes do not apply to it.
+func (q *Queue) Requeued(out *Effects) {
+	if !q.transit {
 		q.trim(sweep, out)
 	}
 	q.checkNow()

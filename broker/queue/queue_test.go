@@ -118,6 +118,8 @@ func (r *rig) requeue(ds ...Delivery) {
 		r.q.Requeue(d.Consumer, d.Entry, r.now, &r.out)
 		r.ok()
 	}
+	r.q.Requeued(&r.out)
+	r.ok()
 }
 
 func (r *rig) ack(ds ...Delivery) {
