@@ -247,6 +247,7 @@ func prepare(o Options) *Broker {
 		census:  census{channels: make(map[*Channel]struct{}), past: make(map[string]*MessageStats)},
 		nextID:  1,
 	}
+	b.routes.Now = o.Now
 	for enc, c := range o.Codecs {
 		b.codecs[enc] = c
 	}

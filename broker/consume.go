@@ -18,7 +18,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	}
 	conn := ch.conn
 	conn.costly()
-	if a.Tag != "" && ch.Consumer(a.Tag) != nil {
+	if c := ch.Consumer(a.Tag); a.Tag != "" && c != nil && (a.Queue != ReplyTo || c != ch.replies) {
 		return nil, refuse(NotAllowed, "attempt to reuse consumer tag '%s'", a.Tag)
 	}
 	if a.Queue == ReplyTo {
@@ -48,6 +48,9 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 		e = refuse(ExclusiveUse, "%s in exclusive use", queueName(a.Queue, conn.vhost.name))
 	default:
 		q.used.Store(t.now)
+		if q.members == nil {
+			q.members = make(map[*Consumer]struct{})
+		}
 		q.members[c] = struct{}{}
 		q.sm.AddConsumer(&c.Consumer)
 		if a.Credited && a.Credit > 0 {

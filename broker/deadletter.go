@@ -18,25 +18,59 @@ const buryBatch = 4096
 // exchange, if it has one, and is then settled where it was. Like RabbitMQ it publishes without
 // confirms: at most once.
 //
-// What dies by such a publish comes before the next one: so what waits stays as short as the chain of
-// queues is deep, and dead letters of one queue keep their order.
+// What dies by such a publish follows behind what has died already. So dead letters of one queue keep their
+// order, and of a message that reached several queues the copy with fewer deaths comes first, as it does
+// in RabbitMQ, whose queues work side by side.
 func (t *turn) bury() {
-	if len(t.dead) > 0 && t.b.upkeep.burying.Load() {
-		// Earlier ones still wait there.
-		t.b.upkeep.buryLater(t.pile())
+	g := burial{now: t.dead}
+	t.dead = nil
+	if len(g.now) == 0 {
 		return
 	}
-	if stack := t.burySome(t.pile(), buryBatch); len(stack) > 0 {
-		t.b.upkeep.buryLater(stack)
+	if t.b.upkeep.burying.Load() { // earlier ones still wait there
+		t.b.upkeep.buryLater(g)
+		return
+	}
+	if t.burySome(&g, buryBatch); !g.done() {
+		t.b.upkeep.buryLater(g)
 	}
 }
 
-// burySome works on a stack until limit are done, and gives back what is left.
-func (t *turn) burySome(stack []deadItem, limit int) []deadItem {
-	for ; len(stack) > 0 && limit > 0; limit-- {
-		d := stack[len(stack)-1]
-		stack[len(stack)-1] = deadItem{}
-		stack = stack[:len(stack)-1]
+// burial is dead letters that wait to be published: now, then next, what died by those of now, then later,
+// the last first. Where messages multiply, next goes before what is left of now: so what waits is no more
+// than the first ones and buryBatch for each queue of the longest chain.
+type burial struct {
+	now, next []deadItem
+	later     [][]deadItem
+}
+
+func (g *burial) done() bool { return len(g.now)+len(g.next)+len(g.later) == 0 }
+
+// pop takes the first one of those that are left.
+func (g *burial) pop() (d deadItem) {
+	switch {
+	case len(g.next) >= buryBatch:
+		if len(g.now) > 0 {
+			g.later = append(g.later, g.now)
+		}
+		g.now, g.next = g.next, nil
+	case len(g.now) > 0:
+	case len(g.next) > 0:
+		g.now, g.next = g.next, nil
+	default:
+		last := len(g.later) - 1
+		g.now, g.later[last] = g.later[last], nil
+		g.later = g.later[:last]
+	}
+	d, g.now[0] = g.now[0], deadItem{}
+	g.now = g.now[1:]
+	return d
+}
+
+// burySome publishes limit dead letters of g, or all.
+func (t *turn) burySome(g *burial, limit int) {
+	for ; limit > 0 && !g.done(); limit-- {
+		d := g.pop()
 		strategy := 0
 		if s := d.q.settings.Load(); s.DeadLetterExchange != nil {
 			strategy = 1
@@ -49,19 +83,10 @@ func (t *turn) burySome(stack []deadItem, limit int) []deadItem {
 		}
 		d.q.settle(t, &d.Entry)
 		d.q.mu.Unlock()
-		if len(t.dead) > 0 {
-			stack = append(stack, t.pile()...)
-		}
+		g.next = append(g.next, t.dead...)
+		clear(t.dead)
+		t.dead = t.dead[:0]
 	}
-	return stack
-}
-
-// pile takes the collected dead, the first one last: a stack.
-func (t *turn) pile() []deadItem {
-	stack := t.dead
-	t.dead = nil
-	slices.Reverse(stack)
-	return stack
 }
 
 var reasons = [...]string{

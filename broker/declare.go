@@ -214,7 +214,7 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 	q = &Queue{
 		b: b, vhost: v.name, name: name,
 		durable: d.Durable && !d.Exclusive, declared: d.Durable, exclusive: d.Exclusive, autoDelete: d.AutoDelete,
-		args: d.Args, own: settings,
+		args: d.Args, own: &settings,
 	}
 	if d.Exclusive {
 		q.owner = c
@@ -295,9 +295,11 @@ func (c *Conn) promiseAll() {
 func (b *Broker) addQueue(v *VHost, q *Queue) {
 	s := v.policies.settle(q)
 	q.settings.Store(s)
+	if len(s.Definition) == 0 {
+		q.own = &s.Settings // the same, kept once
+	}
 	q.sm.Init(s.Config)
 	q.rewindow(s.Dedup, b.opt.Now())
-	q.members = make(map[*Consumer]struct{})
 	q.used.Store(b.opt.Now())
 	v.queues[q.name] = q
 	v.changes++

@@ -7,7 +7,6 @@ import (
 
 	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/message"
-	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/journal"
 )
 
@@ -42,7 +41,7 @@ func (b *Broker) keysOf(t *turn, pubs []publish, by string) []dedup.Key {
 		case m.HasHeaders:
 			t.headers = codec.Headers(t.headers[:0], m.Props())
 			v, _ := t.headers.Get(by)
-			t.keys[i] = keyOf(v)
+			t.keys[i] = dedup.KeyIn(v)
 			clear(t.headers)
 			t.headers = kept(t.headers)
 		default:
@@ -50,17 +49,6 @@ func (b *Broker) keysOf(t *turn, pubs []publish, by string) []dedup.Key {
 		}
 	}
 	return t.keys
-}
-
-// keyOf is the key in a header: its octets, or the number it is.
-func keyOf(v table.Value) dedup.Key {
-	switch {
-	case v.Kind == table.String || v.Kind == table.Bytes:
-		return dedup.KeyOf(v.Str)
-	case v.Kind == table.Void:
-		return dedup.Key{}
-	}
-	return dedup.KeyOf(v.String())
 }
 
 // ownSpan is a range of messages that a turn has put into a queue with a window.

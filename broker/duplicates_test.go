@@ -19,11 +19,17 @@ func deduplicates(more ...table.Field) table.Table {
 // publishKey publishes to a queue with these headers, and gives the publish's number.
 func (c *client) publishKey(queue, body string, persistent bool, headers ...table.Field) uint64 {
 	c.t.Helper()
+	return c.publishTo("", queue, body, persistent, headers...)
+}
+
+// publishTo is publishKey to an exchange, mandatory if that has a name.
+func (c *client) publishTo(exchange, key, body string, persistent bool, headers ...table.Field) uint64 {
+	c.t.Helper()
 	m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1, Persistent: persistent, HasHeaders: len(headers) > 0},
-		nil, []byte(queue), table.Append(nil, headers), len(body))
+		[]byte(exchange), []byte(key), table.Append(nil, headers), len(body))
 	copy(m.Body(), body)
 	c.seq++
-	c.ok(c.ch.Publish(&Publish{Msg: m, Seq: c.seq}))
+	c.ok(c.ch.Publish(&Publish{Msg: m, Seq: c.seq, Mandatory: exchange != ""}))
 	return c.seq
 }
 
@@ -57,10 +63,11 @@ func TestDuplicateOfWhatTheQueueHolds(t *testing.T) {
 		c.publishKey("q", body, false, header("k"))
 		c.publishKey("q", "other"+body, false, header("k"+body))
 		c.publishKey("q", "none"+body, false)
+		c.publishKey("q", "other header"+body, false, id("same"))
 	}
 	c.end()
-	eq(t, "confirms", c.sink.events, []string{"ack 9 true"})
-	if n := counts(b, "q"); n.Ready != 7 || n.Stats.Duplicate != 2 || n.Keys != 4 {
+	eq(t, "confirms", c.sink.events, []string{"ack 12 true"})
+	if n := counts(b, "q"); n.Ready != 10 || n.Stats.Duplicate != 2 || n.Keys != 4 {
 		t.Fatalf("%+v", n)
 	}
 	body, tag, _ := c.fetch("q")
@@ -72,7 +79,7 @@ func TestDuplicateOfWhatTheQueueHolds(t *testing.T) {
 	c.ok(c.ch.Ack(tag, false))
 	c.publishKey("q", "5", false, header("k"))
 	c.end()
-	if n := counts(b, "q"); n.Stats.Duplicate != 3 || n.Ready != 7 {
+	if n := counts(b, "q"); n.Stats.Duplicate != 3 || n.Ready != 10 {
 		t.Fatalf("%+v: the key outlived its message", n)
 	}
 	if _, e := c.PurgeQueue("q"); e != nil {
@@ -112,6 +119,38 @@ func TestDuplicateInAWindow(t *testing.T) {
 		now += step.ms
 		if got := send(step.key); got != step.taken {
 			t.Fatalf("step %d: %q taken %v, want %v", i, step.key, got, step.taken)
+		}
+	}
+}
+
+// TestDuplicateOfAnExchange: a repetition goes to no queue, and is confirmed or returned as what goes to none is.
+func TestDuplicateOfAnExchange(t *testing.T) {
+	now := int64(1_000_000)
+	b := memoryBroker(t, Options{Now: func() int64 { return now }})
+	c := connect(t, b)
+	c.refused(c.DeclareExchange(&ExchangeDeclare{Name: "x", Type: "x-message-deduplication"}), PreconditionFailed,
+		"Missing or invalid argument, 'x-cache-size' must be an integer greater than 0")
+	c.ok(c.DeclareExchange(&ExchangeDeclare{Name: "x", Type: "x-message-deduplication", Args: table.Table{
+		{Name: "x-cache-size", Value: table.IntValue(10)}, {Name: "x-cache-ttl", Value: table.IntValue(60_000)},
+	}}))
+	for _, q := range []string{"a", "b"} {
+		c.declare(QueueDeclare{Name: q})
+		c.ok(c.BindQueue(q, "x", "", nil))
+	}
+	c.ok(c.ch.Confirms())
+	own := table.Field{Name: "x-cache-ttl", Value: table.IntValue(5)}
+	c.publishTo("x", "one", "1", false, header("k"))
+	c.publishTo("x", "two", "2", false, header("k"))
+	c.publishTo("x", "two", "3", false, header("l"), own)
+	c.end()
+	now += 5
+	c.publishTo("x", "two", "4", false, header("l"), own)
+	c.publishTo("x", "two", "5", false, header("k"))
+	c.end()
+	eq(t, "events", c.sink.events, []string{"return 2 2", "ack 3 true", "return 5 5", "ack 5 true"})
+	for _, q := range []string{"a", "b"} {
+		if got := c.content(q); got != "1 3 4" {
+			t.Errorf("%s holds %s", q, got)
 		}
 	}
 }

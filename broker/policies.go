@@ -50,7 +50,7 @@ type effective struct {
 }
 
 func (p *policies) settle(q *Queue) *effective {
-	e := &effective{Settings: q.own, Governing: p.governing(policy.Target(q.own.Type), q.name)}
+	e := &effective{Settings: *q.own, Governing: p.governing(policy.Target(q.own.Type), q.name)}
 	if len(e.Definition) > 0 {
 		e.Settings = q.own.With(e.Definition)
 	}

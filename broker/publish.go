@@ -343,7 +343,7 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 			t.spans = append(t.spans, ownSpan{q, first, q.sm.NextSeq() - 1})
 		}
 		q.apply(t)
-		if transient {
+		if transient || q.overdue(t) { // what expires at once does so before it is on disk
 			q.dispatch(t)
 		}
 		q.mu.Unlock()

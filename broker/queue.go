@@ -48,11 +48,11 @@ type Queue struct {
 	exclusive  bool
 	autoDelete bool
 	args       table.Table
-	own        policy.Settings  // of its arguments
+	own        *policy.Settings // of its arguments
 	owner      *Conn            // of an exclusive queue
 	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
-	members map[*Consumer]struct{} // consumers; guarded by mu
+	members map[*Consumer]struct{} // consumers; nil before the first one; guarded by mu
 	// limbo is how many messages have left it for a dead-letter exchange and are not settled yet;
 	// guarded by mu.
 	limbo int

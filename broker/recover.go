@@ -160,7 +160,7 @@ func (r *recovery) queue(d *QueueDef) error {
 	b.nextID = max(b.nextID, d.ID+1)
 	q := &Queue{
 		b: b, vhost: d.VHost, name: d.Name, id: d.ID, durable: true, declared: true,
-		autoDelete: d.AutoDelete, args: d.Args, own: settings,
+		autoDelete: d.AutoDelete, args: d.Args, own: &settings,
 	}
 	b.addQueue(v, q)
 	r.queues[q.id] = &rebuilt{q: q}

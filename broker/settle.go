@@ -203,6 +203,7 @@ func (q *Queue) served(t *turn) {
 	if q.deleted {
 		return
 	}
+	q.sm.Requeued(&t.fx)
 	if len(t.fx.Dead) > 0 {
 		q.apply(t)
 	}

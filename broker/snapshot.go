@@ -3,6 +3,7 @@ package broker
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 
 	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/journal"
@@ -73,6 +74,7 @@ func (b *Broker) Snapshot() Snapshot {
 				s.Exchanges = append(s.Exchanges, ExchangeDef{name, *x})
 			}
 		}
+		s.Queues = slices.Grow(s.Queues, len(v.queues))
 		for _, q := range v.queues {
 			if q.durable {
 				s.Queues = append(s.Queues, *q.definition())

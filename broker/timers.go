@@ -129,23 +129,29 @@ func (t *timers) run() {
 	}
 }
 
-// fire serves the earliest entry.
+// fireBatch is how many queues one turn of the timers serves.
+const fireBatch = 64
+
+// fire serves what is due. What expires at the same time does so in all queues before dead letters of one
+// reach another, as in RabbitMQ.
 func (t *timers) fire() {
-	t.mu.Lock()
-	if len(t.heap) == 0 {
-		t.mu.Unlock()
-		return
-	}
-	it := heap.Pop(&t.heap).(*timerItem)
-	delete(t.items, it.timerKey)
-	t.mu.Unlock()
 	turn := t.b.newTurn()
 	defer turn.free()
-	switch it.kind {
-	case headExpiry:
-		it.q.expire(turn)
-	case idleLease:
-		t.idle(it.q, turn)
+	for n := 0; n < fireBatch && len(turn.dead) < deadBatch; n++ {
+		t.mu.Lock()
+		if len(t.heap) == 0 || t.heap[0].at > turn.now {
+			t.mu.Unlock()
+			return
+		}
+		it := heap.Pop(&t.heap).(*timerItem)
+		delete(t.items, it.timerKey)
+		t.mu.Unlock()
+		switch it.kind {
+		case headExpiry:
+			it.q.expire(turn)
+		case idleLease:
+			t.idle(it.q, turn)
+		}
 	}
 }
 

@@ -19,10 +19,10 @@ type upkeep struct {
 	quit chan struct{}
 	over chan struct{}
 
-	mu     sync.Mutex   // a leaf
-	sweeps []sweep      // guarded by mu
-	rings  []ring       // guarded by mu
-	graves [][]deadItem // stacks of dead letters, the oldest first; guarded by mu
+	mu     sync.Mutex // a leaf
+	sweeps []sweep    // guarded by mu
+	rings  []ring     // guarded by mu
+	graves []burial   // dead letters, the oldest first; guarded by mu
 
 	burying atomic.Bool // graves is not empty, or one of them is being served
 
@@ -194,10 +194,10 @@ func (u *upkeep) sweepAll() {
 	}
 }
 
-// buryLater goes on with a stack of dead letters. Any goroutine.
-func (u *upkeep) buryLater(stack []deadItem) {
+// buryLater goes on with dead letters. Any goroutine.
+func (u *upkeep) buryLater(g burial) {
 	u.mu.Lock()
-	u.graves = append(u.graves, stack)
+	u.graves = append(u.graves, g)
 	u.burying.Store(true)
 	u.mu.Unlock()
 	u.signal()
@@ -213,24 +213,23 @@ func (u *upkeep) buryAll() {
 			u.mu.Unlock()
 			return
 		}
-		stack := u.graves[0]
-		u.graves[0] = nil
+		g := u.graves[0]
+		u.graves[0] = burial{}
 		u.graves = u.graves[1:]
 		u.mu.Unlock()
-		for len(stack) > 0 {
+		for !g.done() {
 			select {
 			case <-u.quit:
-				for i := range stack {
-					if m := stack[i].Entry.Msg; m != nil {
+				for !g.done() {
+					if m := g.pop().Entry.Msg; m != nil {
 						m.Release()
 					}
 				}
-				stack = nil
 				continue
 			default:
 			}
 			t := u.b.newTurn()
-			stack = t.burySome(stack, sweepNow)
+			t.burySome(&g, sweepNow)
 			t.free()
 			u.awaitRoom()
 		}

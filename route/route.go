@@ -13,8 +13,8 @@
 // # Locks
 //
 // Exchanges and queues are spread over shards by a hash of vhost and name; a shard has one
-// RWMutex. It is a leaf: nothing else is locked under it, no caller's code runs under it, and no
-// two shards are ever held together. A binding lies between two shards, so Bind announces it at
+// RWMutex. It is a leaf: nothing else is locked under it but the keys of an exchange that de-duplicates,
+// no caller's code runs under it, and no two shards are ever held together. A binding lies between two shards, so Bind announces it at
 // the destination, then makes it effective at the source; a removal of either end in between is
 // seen by the other step. Only the source's lock decides whether a binding exists.
 //
@@ -42,10 +42,12 @@ const (
 	Headers
 	ConsistentHash
 	Random
+	Deduplication
 )
 
 var kindNames = [...]string{
 	Direct: "direct", Fanout: "fanout", Topic: "topic", Headers: "headers", ConsistentHash: "x-consistent-hash", Random: "x-random",
+	Deduplication: "x-message-deduplication",
 }
 
 // String is the type's name as exchange.declare spells it.
@@ -94,6 +96,9 @@ func newIndex[Q comparable](k Kind, args table.Table) (x index[Q], r reads, err 
 		return &hashIndex[Q]{on: on}, on.reads(), err
 	case Random:
 		return &randomIndex[Q]{}, readsChance, nil
+	case Deduplication:
+		window, err := newWindow(args)
+		return &dedupIndex[Q]{window: window}, readsHeaders, err
 	}
 	panic("BUG: route: unknown exchange type")
 }

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -22,6 +23,9 @@ const (
 // Routing sees a change from the moment the changing call returns. A route that runs at the same
 // time may still name a queue that is being removed: the owner of queues refuses it then.
 type Table[Q comparable] struct {
+	// Now gives the Unix ms for exchanges that de-duplicate. It may be replaced before the first use.
+	Now func() int64
+
 	shards   [shards]shard[Q]
 	changes  changes
 	walkers  sync.Pool    // of *walk[Q], for Route; a Cache has its own
@@ -126,7 +130,7 @@ const (
 
 // New makes an empty table. Q is what stands for a queue, usually a pointer.
 func New[Q comparable]() *Table[Q] {
-	t := &Table[Q]{}
+	t := &Table[Q]{Now: func() int64 { return time.Now().UnixMilli() }}
 	for i := range t.shards {
 		t.shards[i].changes = &t.changes
 	}

@@ -19,6 +19,8 @@ import (
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/firemq/firemq/frames/table"
 )
 
 // Config says what a queue remembers.
@@ -59,6 +61,17 @@ func KeyOf(octets string) Key {
 	return Key{xxhash.Sum64String(octets), d.Sum64() | 1}
 }
 
+// KeyIn makes the Key of a header's value: of its octets, or of the number that it is; none of no value.
+func KeyIn(v table.Value) Key {
+	switch {
+	case v.Kind == table.String || v.Kind == table.Bytes:
+		return KeyOf(v.Str)
+	case v.Kind == table.Void || v.Kind == 0:
+		return Key{}
+	}
+	return KeyOf(v.String())
+}
+
 const keySeed = 0x9E3779B97F4A7C15 // part of the disk format
 
 // Never is the position of a message that does not go to the journal.
@@ -83,7 +96,7 @@ type Window struct {
 type entry struct {
 	key Key // zero: it is dead
 	Original
-	at int64
+	at int64 // it is too old once the window's TTL has passed since
 }
 
 // New makes an empty window.
@@ -110,12 +123,29 @@ func (w *Window) Find(k Key, now int64) (o Original, known bool) {
 	if !known {
 		return Original{}, false
 	}
-	return w.at(w.find(seq)).Original, true
+	i := w.find(seq)
+	if e := w.at(i); !w.old(e, now) {
+		return e.Original, true
+	}
+	w.kill(i)
+	w.trim()
+	w.age(now)
+	return Original{}, false
 }
+
+// old says whether an entry is too old. Those with times of their own may be so behind others that are not.
+func (w *Window) old(e *entry, now int64) bool { return w.cfg.TTL > 0 && now-e.at >= w.cfg.TTL }
 
 // Add remembers the key of a message that the queue took, the newest of all. A key that is known is that of
 // the new message from then on.
-func (w *Window) Add(k Key, o Original, now int64) {
+func (w *Window) Add(k Key, o Original, now int64) { w.AddFor(k, o, now, 0) }
+
+// Forever is a TTL that does not end.
+const Forever = 1 << 61
+
+// AddFor is Add for a key that is remembered for ttl ms instead of the window's TTL, of which there must be one,
+// unless ttl is 0.
+func (w *Window) AddFor(k Key, o Original, now, ttl int64) {
 	if old, known := w.seqs[k]; known {
 		w.kill(w.find(old))
 	}
@@ -126,7 +156,11 @@ func (w *Window) Add(k Key, o Original, now int64) {
 		w.seqs = make(map[Key]uint64)
 	}
 	w.stamp = max(w.stamp, now)
-	*w.at(w.n) = entry{k, o, w.stamp}
+	e := entry{k, o, w.stamp}
+	if ttl > 0 {
+		e.at = now + min(ttl, Forever) - w.cfg.TTL
+	}
+	*w.at(w.n) = e
 	w.n++
 	w.seqs[k] = o.Seq
 	w.age(now)
@@ -155,7 +189,7 @@ func (w *Window) Forget(seq uint64) {
 
 // age forgets what is too old or too much.
 func (w *Window) age(now int64) {
-	for w.n > 0 && (len(w.seqs) > w.cfg.Size || w.cfg.TTL > 0 && now-w.at(0).at >= w.cfg.TTL) {
+	for w.n > 0 && (len(w.seqs) > w.cfg.Size || w.old(w.at(0), now)) {
 		w.kill(0)
 		w.trim()
 	}

@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -28,16 +29,27 @@ func TestModel(t *testing.T) {
 			On: true, Size: rapid.IntRange(1, 40).Draw(t, "size"), TTL: rapid.SampledFrom([]int64{0, 5, 50}).Draw(t, "ttl"),
 			Present: rapid.Bool().Draw(t, "present"),
 		}
+		times := []int64{0} // of single keys
+		if cfg.TTL > 0 && rapid.Bool().Draw(t, "own times") {
+			times = append(times, 3, 80, math.MaxInt64)
+		}
 		w := New(cfg)
 		type kept struct {
 			key Key
 			Original
-			at int64
+			at, ttl int64
 		}
 		var model []kept
 		now, seq := int64(1000), uint64(1)
+		old := func(e kept) bool {
+			ttl := e.ttl
+			if ttl == 0 {
+				ttl = cfg.TTL
+			}
+			return ttl > 0 && now-e.at >= ttl
+		}
 		age := func() {
-			for len(model) > 0 && (len(model) > cfg.Size || cfg.TTL > 0 && now-model[0].at >= cfg.TTL) {
+			for len(model) > 0 && (len(model) > cfg.Size || old(model[0])) {
 				model = model[1:]
 			}
 		}
@@ -48,6 +60,11 @@ func TestModel(t *testing.T) {
 				k := key(some.Draw(t, "key"))
 				age()
 				i := find(k)
+				if i >= 0 && old(model[i]) {
+					model = slices.Delete(model, i, i+1)
+					age()
+					i = -1
+				}
 				o, known := w.Find(k, now)
 				if known != (i >= 0) || known && o != model[i].Original {
 					t.Fatalf("found %+v, %v, want %v", o, known, i >= 0)
@@ -60,8 +77,9 @@ func TestModel(t *testing.T) {
 				}
 				o = Original{Seq: seq, Pos: rapid.SampledFrom([]uint64{0, Never}).Draw(t, "pos")}
 				seq += rapid.Uint64Range(1, 3).Draw(t, "gap")
-				w.Add(k, o, now)
-				model = append(model, kept{k, o, now})
+				ttl := rapid.SampledFrom(times).Draw(t, "own ttl")
+				w.AddFor(k, o, now, ttl)
+				model = append(model, kept{k, o, now, ttl})
 				age()
 			},
 			"append": func(t *rapid.T) {
@@ -91,6 +109,9 @@ func TestModel(t *testing.T) {
 				age()
 			},
 			"save": func(t *rapid.T) {
+				if len(times) > 1 {
+					t.Skip("only exchanges have keys with times of their own, and do not save them")
+				}
 				back := New(cfg)
 				saved := w.Append([]byte("x"), 100)
 				rest, err := Read(append(saved, 'y')[1:], func(s Saved) { back.Restore(s, now) })
@@ -98,6 +119,7 @@ func TestModel(t *testing.T) {
 					t.Fatalf("rest %q, %v", rest, err)
 				}
 				age()
+				w.age(now)
 				back.age(now)
 				want := 0
 				for _, m := range model {
@@ -114,6 +136,9 @@ func TestModel(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
+				if len(times) == 1 && len(w.seqs) != len(model) {
+					t.Fatalf("%d keys, want %d", len(w.seqs), len(model))
+				}
 				if w.n > 2*max(16, 2*cfg.Size, 2*40) || len(w.ring)&(len(w.ring)-1) != 0 {
 					t.Fatalf("%d entries in a ring of %d for %d keys", w.n, len(w.ring), len(w.seqs))
 				}

@@ -166,6 +166,9 @@ func Encode(s *broker.Snapshot) ([]byte, error) {
 		f.FireMQ.ExchangeArgs = append(f.FireMQ.ExchangeArgs, table.Append(nil, x.Args))
 	}
 	slices.SortFunc(s.Queues, func(a, b broker.QueueDef) int { return compare(a.VHost, b.VHost, a.Name, b.Name) })
+	f.Queues = make([]queue, 0, len(s.Queues))
+	f.FireMQ.Queues = make([]queueID, 0, len(s.Queues))
+	f.FireMQ.QueueArgs = make([][]byte, 0, len(s.Queues))
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		f.Queues = append(f.Queues, queue{q.Name, q.VHost, true, q.AutoDelete, arguments(q.Args)})
@@ -175,6 +178,8 @@ func Encode(s *broker.Snapshot) ([]byte, error) {
 	slices.SortFunc(s.Bindings, func(a, b route.Binding) int {
 		return compare(a.VHost, b.VHost, a.Source, b.Source, a.Dest, b.Dest, a.Key, b.Key)
 	})
+	f.Bindings = make([]binding, 0, len(s.Bindings))
+	f.FireMQ.BindingArgs = make([][]byte, 0, len(s.Bindings))
 	for i := range s.Bindings {
 		r := &s.Bindings[i]
 		to := "queue"
@@ -218,9 +223,11 @@ func compare(pairs ...string) int {
 	return 0
 }
 
+var noArguments = map[string]any{} // which nobody writes to
+
 func arguments(t table.Table) map[string]any {
 	if len(t) == 0 {
-		return map[string]any{}
+		return noArguments
 	}
 	return t.Map()
 }

@@ -242,7 +242,7 @@ func (q *Queue) Head() *Entry {
 	if q.ready.n == 0 {
 		return nil
 	}
-	return q.ready.head()
+	return q.head()
 }
 
 // Oldest is the ready message that became ready first; it is valid until the next change, nil if none is ready.
@@ -285,6 +285,9 @@ func (q *Queue) Withdraw(places []Place, out *[]Entry) {
 		q.ready.n--
 		q.ready.bytes -= int64(e.Size)
 		q.ready.resident -= e.cost()
+	}
+	if q.arrivals != nil && q.transit {
+		q.arrivals.drop((*out)[before:])
 	}
 	q.checkNow()
 }

@@ -19,6 +19,11 @@ func (q *Queue) check() error {
 	case q.unacked < 0 || q.unackedBytes < 0:
 		return fmt.Errorf("unacked %d messages of %d bytes", q.unacked, q.unackedBytes)
 	}
+	if q.arrivals != nil && q.transit && q.ready.n > 0 {
+		if err := q.arrivals.check(&q.ready); err != nil {
+			return err
+		}
+	}
 	for l := range q.ready.each() {
 		for e := range l.each() {
 			if e.Seq == 0 || e.rank() >= q.nextSeq {
@@ -38,6 +43,24 @@ func (q *Queue) check() error {
 		return err
 	}
 	return q.consumers.check(q.unacked)
+}
+
+// check compares the levels of what is in transit, which is all that is ready.
+func (a *arrivals) check(r *ready) error {
+	count := make(map[int]int)
+	for _, p := range a.all[a.at:] {
+		count[int(p)]++
+	}
+	for l, p := range r.each() {
+		n := 0
+		for range l.each() {
+			n++
+		}
+		if n != count[p] {
+			return fmt.Errorf("level %d: %d messages in transit, noted %d", p, n, count[p])
+		}
+	}
+	return nil
 }
 
 // check walks all that is ready. With anywhere no message expires before soonest.
@@ -257,7 +280,7 @@ func (f *fifo) checkMarks() error {
 }
 
 func (cs *consumers) check(unacked int) error {
-	n, exclusive, takers, inflight := 0, 0, 0, uint64(0)
+	n, exclusive, turns, takers, inflight := 0, 0, 0, 0, uint64(0)
 	members := make(map[*rank]int)
 	for c := range cs.all() {
 		n++
@@ -269,9 +292,11 @@ func (cs *consumers) check(unacked int) error {
 		mayTake := c.room > 0 && (!cs.single || c == cs.active)
 		switch c.state {
 		case taking:
-			takers++
-			if !mayTake {
-				return fmt.Errorf("consumer is taking with room %d", c.room)
+			turns++
+			if mayTake {
+				takers++
+			} else if c.room > 0 {
+				return fmt.Errorf("consumer is taking and not the active one")
 			}
 		case full:
 			if mayTake {
@@ -285,8 +310,9 @@ func (cs *consumers) check(unacked int) error {
 			return fmt.Errorf("consumer has %d inflight, room %d, prefetch %d", c.inflight, c.room, c.Prefetch)
 		}
 	}
-	if n != cs.n || exclusive != cs.exclusive || takers != cs.takers {
-		return fmt.Errorf("%d consumers, %d exclusive, %d taking: counted %d, %d, %d", n, exclusive, takers, cs.n, cs.exclusive, cs.takers)
+	if n != cs.n || exclusive != cs.exclusive || turns != cs.turns || takers != cs.takers {
+		return fmt.Errorf("%d consumers, %d exclusive, %d taking, %d with room: counted %d, %d, %d, %d",
+			n, exclusive, turns, takers, cs.n, cs.exclusive, cs.turns, cs.takers)
 	}
 	if inflight > uint64(max(unacked, 0)) {
 		return fmt.Errorf("consumers hold %d unacked of %d", inflight, unacked)
@@ -318,8 +344,8 @@ func (cs *consumers) check(unacked int) error {
 			}
 		}
 	}
-	if inRings != takers {
-		return fmt.Errorf("%d consumers in rings, %d taking", inRings, takers)
+	if inRings != turns {
+		return fmt.Errorf("%d consumers in rings, %d taking", inRings, turns)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ type state uint8
 
 const (
 	fresh   state = iota // not added yet
-	taking               // in the ring of its rank: it takes the next message
+	taking               // in the ring of its rank: in turn it takes a message, if it has room by then
 	full                 // no room left, or not the active one
 	parked               // its Receiver refused: waits for Wake
 	removed              // it may still hold unacked messages
@@ -30,7 +30,9 @@ type consumer struct {
 	listPrev, listNext *Consumer // all of the queue, in order of registration
 }
 
-// rank is the consumers of one priority. Those that are taking form a ring, and take turns.
+// rank is the consumers of one priority. Those that are taking form a ring, and take turns. As in RabbitMQ,
+// one that used its room up leaves the ring when its turn comes: with new room by then it keeps its turn,
+// later it is the last.
 type rank struct {
 	priority int32
 	index    int // in consumers.ranks
@@ -38,13 +40,14 @@ type rank struct {
 	next     *Consumer // whose turn it is; nil when none is taking
 }
 
-// consumers is a queue's consumers. Those that cannot take a message cost Dispatch nothing.
+// consumers is a queue's consumers. Those that cannot take a message cost Dispatch nothing but their last turn.
 type consumers struct {
 	n           int
 	exclusive   int
 	single      bool      // x-single-active-consumer; immutable
 	active      *Consumer // single only
-	takers      int       // consumers in state taking
+	turns       int       // consumers in state taking
+	takers      int       // those of them that have room
 	first, last *Consumer
 
 	ranks []*rank // the highest priority first
@@ -127,6 +130,7 @@ func (cs *consumers) admit(c *Consumer) {
 		return
 	}
 	c.state = taking
+	cs.turns++
 	cs.takers++
 	r := c.rank
 	if r.next == nil {
@@ -142,7 +146,10 @@ func (cs *consumers) admit(c *Consumer) {
 // retire takes c out of the ring, into state s.
 func (cs *consumers) retire(c *Consumer, s state) {
 	if c.state == taking {
-		cs.takers--
+		cs.turns--
+		if c.room > 0 {
+			cs.takers--
+		}
 		r := c.rank
 		if c.ringNext == c {
 			r.next = nil
@@ -157,22 +164,26 @@ func (cs *consumers) retire(c *Consumer, s state) {
 	c.state = s
 }
 
-// pick is the consumer whose turn it is, nil when none takes a message.
+// pick is the consumer whose turn it is, nil when none takes a message. It is called when there is one.
 func (cs *consumers) pick() *Consumer {
-	if cs.takers == 0 {
-		return nil
+	for cs.turns > 0 {
+		for cs.ranks[cs.from].next == nil {
+			cs.from++
+		}
+		c := cs.ranks[cs.from].next
+		if c.room > 0 {
+			return c
+		}
+		cs.retire(c, full)
 	}
-	for cs.ranks[cs.from].next == nil {
-		cs.from++
-	}
-	return cs.ranks[cs.from].next
+	return nil
 }
 
 // took counts one delivery to c, which is taking and in turn.
 func (cs *consumers) took(c *Consumer) {
 	c.rank.next = c.ringNext
 	if c.room--; c.room == 0 {
-		cs.retire(c, full)
+		cs.takers--
 	}
 }
 
@@ -192,12 +203,23 @@ func (cs *consumers) freed(c *Consumer) {
 		return
 	}
 	if c.room++; c.room == 1 {
-		cs.admit(c)
+		cs.reopen(c)
 	}
 }
 
 func (cs *consumers) grant(c *Consumer, n uint64) {
-	c.room = min(c.room+min(n, unlimited), unlimited)
+	had := c.room
+	if c.room = min(c.room+min(n, unlimited), unlimited); had == 0 && n > 0 {
+		cs.reopen(c)
+	}
+}
+
+// reopen follows c's first room after none.
+func (cs *consumers) reopen(c *Consumer) {
+	if c.state == taking {
+		cs.takers++
+		return
+	}
 	cs.admit(c)
 }
 
@@ -213,7 +235,10 @@ func (cs *consumers) haveRoom(n uint64) bool {
 	known, looks := 0, 0
 	for _, r := range cs.ranks[min(cs.from, len(cs.ranks)):] {
 		for c := r.next; c != nil; {
-			has, shared := c.Receiver.Room()
+			has, shared := uint64(0), any(nil)
+			if c.room > 0 {
+				has, shared = c.Receiver.Room()
+			}
 			switch {
 			case shared == nil:
 			case known == len(sharing) || slices.Contains(sharing[:known], shared):

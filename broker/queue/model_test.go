@@ -22,6 +22,7 @@ type model struct {
 	consumers []*modelConsumer // in order of registration
 	active    *modelConsumer
 	transit   bool
+	arrivals  []uint8 // the priorities of those in transit, as they came
 }
 
 type modelConsumer struct {
@@ -57,7 +58,13 @@ func (m *model) takers() (all []*modelConsumer) {
 // head is the index of the message that leaves next.
 func (m *model) head() int {
 	h := 0
+	if m.transit {
+		h = slices.IndexFunc(m.ready, func(e Entry) bool { return e.Priority == m.arrivals[0] })
+	}
 	for i, e := range m.ready {
+		if m.transit && e.Priority != m.arrivals[0] {
+			continue
+		}
 		if e.Priority > m.ready[h].Priority || e.Priority == m.ready[h].Priority && e.rank() < m.ready[h].rank() {
 			h = i
 		}
@@ -110,7 +117,7 @@ func (m *model) ripen(now int64) (dead []Dead) {
 		e.Lag = uint32(m.nextSeq - e.Seq)
 		m.nextSeq++
 		m.transit = len(m.takers()) > 0 && (len(m.ready) == 0 || m.transit)
-		m.ready = append(m.ready, e)
+		m.arrive(e)
 		if limit := sweep; !m.transit {
 			dead = append(dead, m.trim(&limit)...)
 		}
@@ -189,7 +196,19 @@ func (m *model) pop() Entry {
 	h := m.head()
 	e := m.ready[h]
 	m.ready = slices.Delete(m.ready, h, h+1)
+	if m.transit {
+		m.arrivals = m.arrivals[1:]
+	}
 	return e
+}
+
+// arrive makes a message ready.
+func (m *model) arrive(e Entry) {
+	if len(m.ready) == 0 {
+		m.arrivals = nil
+	}
+	m.ready = append(m.ready, e)
+	m.arrivals = append(m.arrivals, e.Priority)
 }
 
 func (m *model) trim(limit *int) (dead []Dead) {
@@ -348,7 +367,7 @@ func testModel(t *testing.T) {
 					}
 				} else {
 					m.nextSeq++
-					m.ready = append(m.ready, want)
+					m.arrive(want)
 					m.transit = transit
 					if limit := sweep; !transit {
 						dead = append(dead, m.trim(&limit)...)
@@ -502,6 +521,7 @@ func testModel(t *testing.T) {
 			"requeue": func(t *rapid.T) {
 				c, e := someUnacked(t)
 				q.Requeue(c, e, now, &out)
+				q.Requeued(&out)
 
 				e.Redelivered = true
 				e.Deliveries++
@@ -516,7 +536,7 @@ func testModel(t *testing.T) {
 					dead = []Dead{{e, MaxLen}}
 				default:
 					m.transit = m.transit && len(m.ready) > 0
-					m.ready = append(m.ready, e)
+					m.arrive(e)
 					if limit := sweep; !m.transit {
 						dead = m.trim(&limit)
 					}
@@ -626,6 +646,11 @@ func testModel(t *testing.T) {
 					want = append(want, e)
 					return true
 				})
+				for _, e := range want {
+					if i := slices.Index(m.arrivals, e.Priority); m.transit && i >= 0 {
+						m.arrivals = slices.Delete(m.arrivals, i, i+1)
+					}
+				}
 				places = append(places, Place{Key: m.nextSeq + 5}, Place{Priority: 200, Key: 1})
 				var got []Entry
 				q.Withdraw(places, &got)
@@ -648,6 +673,7 @@ func testModel(t *testing.T) {
 				}
 				var got, want []Entry
 				n := purge(q, &got)
+				m.transit = false
 				for len(m.ready) > 0 {
 					want = append(want, m.pop())
 				}

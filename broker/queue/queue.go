@@ -40,8 +40,8 @@
 // RabbitMQ hands a message straight to a ready consumer and then applies neither the length
 // limits nor the time to live. Here a persistent message has to wait for the journal first, and a
 // batch is published before it is dispatched. So a run of messages that found the queue empty
-// and a consumer ready is in transit: it neither expires nor is dropped until Dispatch finds that
-// no consumer takes it after all.
+// and a consumer ready is in transit: it leaves in publish order, whatever the priorities, and neither
+// expires nor is dropped until Dispatch finds that no consumer takes it after all.
 package queue
 
 import (
@@ -203,7 +203,9 @@ type Queue struct {
 	// transit: every ready message was published while a consumer was ready to take it and
 	// nothing was before it that was not in transit too. Meaningless while ready is empty.
 	transit bool
-	delays  *delays // nil while there never was one
+	// arrivals says in which order those in transit leave; nil for a plain queue.
+	arrivals *arrivals
+	delays   *delays // nil while there never was one
 	// soonest bounds the expiry of every ready message from below, 0 for none, while ExpireAnywhere;
 	// before resume nobody looks for those that have expired.
 	soonest, resume int64
@@ -222,6 +224,7 @@ func (q *Queue) Init(cfg Config) {
 	if cfg.MaxPriority != None {
 		cfg.MaxPriority = min(max(cfg.MaxPriority, 0), math.MaxUint8)
 		q.ready.levels = make([]*level, cfg.MaxPriority+1)
+		q.arrivals = new(arrivals)
 	}
 	q.configure(cfg)
 }
@@ -284,7 +287,9 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 		q.checkNow()
 		return e, true
 	}
-	q.transit = transit
+	if q.transit = transit; transit {
+		q.arrive(e.Priority)
+	}
 	q.ready.push(&e)
 	q.noteExpiry(&e)
 	if !transit {
@@ -297,6 +302,17 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 // arrives says whether a message that becomes ready now is in transit.
 func (q *Queue) arrives() bool {
 	return q.consumers.takers > 0 && (q.ready.n == 0 || q.transit)
+}
+
+// arrive notes that a message of priority p is in transit from now on. It is about to be ready.
+func (q *Queue) arrive(p uint8) {
+	if q.arrivals == nil {
+		return
+	}
+	if q.ready.n == 0 {
+		q.arrivals.reset()
+	}
+	q.arrivals.push(p)
 }
 
 func (q *Queue) delay() *delays {
@@ -318,7 +334,9 @@ func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
 		// A number of its own says where it stands from now on.
 		e.Lag = uint32(min(q.nextSeq-e.Seq, math.MaxUint32))
 		q.nextSeq++
-		q.transit = q.arrives()
+		if q.transit = q.arrives(); q.transit {
+			q.arrive(e.Priority)
+		}
 		q.ready.ripen(&e)
 		q.noteExpiry(&e)
 		if !q.transit {
@@ -383,6 +401,25 @@ func (q *Queue) trim(limit int, out *Effects) (dropped int) {
 		dropped++
 	}
 	return dropped
+}
+
+// head is the message that leaves next, while there is one: those in transit leave as they came, whatever
+// their priorities.
+func (q *Queue) head() *Entry {
+	if q.transit && q.arrivals != nil {
+		return q.ready.levels[q.arrivals.first()].head()
+	}
+	return q.ready.head()
+}
+
+// pop removes the head.
+func (q *Queue) pop() {
+	if q.transit && q.arrivals != nil {
+		q.ready.take(q.arrivals.first())
+		q.arrivals.pop()
+		return
+	}
+	q.ready.pop()
 }
 
 // die removes the head for the given reason.
@@ -456,7 +493,7 @@ func waits(e *Entry, committed uint64) bool {
 // Waiting says whether the next message is only held up by the journal, or a delayed one is:
 // Dispatch is worth another call after the next commit.
 func (q *Queue) Waiting(committed uint64) bool {
-	return q.ready.n > 0 && waits(q.ready.head(), committed) || q.delays != nil && !q.delays.fresh.empty()
+	return q.ready.n > 0 && waits(q.head(), committed) || q.delays != nil && !q.delays.fresh.empty()
 }
 
 // Dispatch hands ready messages to consumers: the next message to the next consumer of the
@@ -488,7 +525,12 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			more = true
 			break
 		}
-		e := q.ready.head()
+		var e *Entry
+		if q.arrivals == nil {
+			e = q.ready.plain.head()
+		} else {
+			e = q.head()
+		}
 		if e.Expiry != 0 && e.Expiry <= now && !q.transit {
 			q.die(Expired, out)
 			left--
@@ -508,7 +550,11 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			q.unackedBytes += int64(e.Size)
 			q.debug.take(c, e.Seq)
 		}
-		q.ready.pop()
+		if q.arrivals == nil {
+			q.ready.pop()
+		} else {
+			q.pop()
+		}
 		q.consumers.took(c)
 		left--
 	}
@@ -534,8 +580,8 @@ func (q *Queue) Get(now int64, out *Effects) (e Entry, ok bool) {
 		q.checkNow()
 		return Entry{}, false
 	}
-	e = *q.ready.head()
-	q.ready.pop()
+	e = *q.head()
+	q.pop()
 	q.unacked++
 	q.unackedBytes += int64(e.Size)
 	q.debug.take(nil, e.Seq)
@@ -572,8 +618,7 @@ func (q *Queue) settle(c *Consumer, e *Entry) {
 
 // Requeue puts an unacked entry back to its original position: by Seq within its priority level.
 // It is Redelivered from then on and keeps its Expiry. c as in Ack. The entry dies instead when it
-// came back more often than the delivery limit allows; DropHead limits apply to it as to
-// a publish, reject modes do not.
+// came back more often than the delivery limit allows. Requeued ends a run of these.
 func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 	if q.closed {
 		panic("BUG: queue: requeue to a closed queue")
@@ -594,6 +639,7 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 		case q.cfg.Overflow == DropHead && (q.cfg.MaxLength == 0 || q.cfg.MaxBytes >= 0 && int64(e.Size) > q.cfg.MaxBytes):
 			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
 		default:
+			q.arrive(e.Priority)
 			q.ready.requeue(&e)
 			q.noteExpiry(&e)
 		}
@@ -601,6 +647,14 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 		q.transit = false
 		q.ready.requeue(&e)
 		q.noteExpiry(&e)
+	}
+	q.checkNow()
+}
+
+// Requeued applies DropHead limits to what came back, all of it at once as in RabbitMQ: 1,024 messages at most
+// go. Reject modes do not apply to it.
+func (q *Queue) Requeued(out *Effects) {
+	if !q.transit {
 		q.trim(sweep, out)
 	}
 	q.checkNow()

@@ -124,6 +124,8 @@ func (r *rig) requeue(ds ...Delivery) {
 		r.q.Requeue(d.Consumer, d.Entry, r.now, &r.out)
 		r.ok()
 	}
+	r.q.Requeued(&r.out)
+	r.ok()
 }
 
 func (r *rig) ack(ds ...Delivery) {
@@ -874,10 +876,10 @@ func TestLengthLimits(t *testing.T) {
 			r.want("", 5, 0)
 		}},
 		{"priorities and single active consumer cannot be changed", func(c *Config) { c.MaxPriority, c.SingleActive = 5, true }, func(r *rig) {
-			a := r.consumer(nil)
-			r.consumer(nil)
 			r.q.Reconfigure(Plain, r.now, &r.out)
 			r.publish(sent{priority: 1}, sent{priority: 9}, sent{priority: 4})
+			a := r.consumer(nil)
+			r.consumer(nil)
 			r.dispatch()
 			for _, d := range r.held {
 				if d.Consumer != a {
@@ -953,6 +955,31 @@ func TestPriorities(t *testing.T) {
 		r.dispatch()
 		r.want("1 3", 1, 1)
 	})
+	t.Run("what a consumer has room for at once comes in publish order", func(t *testing.T) {
+		r := newRig(t, levels(200))
+		r.consumer(prefetch(3))
+		r.publish(sent{priority: 1}, sent{priority: 150}, sent{priority: 70}, sent{priority: 3}, sent{priority: 99})
+		r.dispatch()
+		r.want("1 2 3", 2, 3)
+		r.ack(r.held...)
+		r.dispatch()
+		r.want("5 4", 0, 2)
+	})
+	t.Run("in transit a message waits behind an older one of less priority", func(t *testing.T) {
+		r := newRig(t, levels(5))
+		r.consumer(nil)
+		e, _ := r.publish(sent{priority: 1, journaled: true})
+		r.publish(sent{priority: 4})
+		r.dispatch()
+		r.want("", 2, 0)
+		if r.q.Head().Seq != 1 || !r.q.Waiting(r.committed) {
+			r.Error("the first one is not next")
+		}
+		e.Msg.SetPosition(5)
+		r.committed = 6
+		r.dispatch()
+		r.want("1 2", 0, 2)
+	})
 	t.Run("purge takes every level", func(t *testing.T) {
 		r := newRig(t, levels(5))
 		r.publish(sent{priority: 1}, sent{priority: 4}, sent{priority: 1})
@@ -1008,6 +1035,36 @@ func TestConsumers(t *testing.T) {
 			r.dispatch()
 			if got += to(r, a, b, c); got != "abcabcabcabc" {
 				r.Errorf("to %s", got)
+			}
+		}},
+		{"room in time keeps the turn, later it is the last", nil, func(r *rig) {
+			a, b := r.consumer(prefetch(1)), r.consumer(prefetch(3))
+			got := func(want string) {
+				r.publish(sent{})
+				r.dispatch()
+				if got := to(r, a, b); got != want {
+					r.Errorf("to %q, want %q", got, want)
+				}
+			}
+			got("a")
+			got("b")
+			r.ack(r.held[0])
+			got("a") // it had room when its turn came
+			got("b")
+			got("b") // a was passed over
+			r.ack(r.held[1:]...)
+			got("b")
+			got("a")
+		}},
+		{"who has no room loses the turn to nobody too", nil, func(r *rig) {
+			a, b := r.consumer(prefetch(1)), r.consumer(prefetch(1))
+			r.publish(sent{times: 3})
+			r.dispatch() // the third is offered to both
+			r.ack(r.held[1], r.held[0])
+			r.publish(sent{})
+			r.dispatch()
+			if got := to(r, a, b); got != "abba" {
+				r.Errorf("to %q", got)
 			}
 		}},
 		{"a newcomer waits its turn, a leaver loses it", nil, func(r *rig) {

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"iter"
+	"math"
 	"math/bits"
 	"sync"
 	"unsafe"
@@ -32,17 +33,20 @@ func (r *ready) head() *Entry {
 }
 
 // pop removes the head.
-func (r *ready) pop() {
+func (r *ready) pop() { r.take(r.top) }
+
+// take removes the first message of priority p, which a plain queue does not look at.
+func (r *ready) take(p int) {
 	l := &r.plain
 	if r.levels != nil {
-		l = r.levels[r.top]
+		l = r.levels[p]
 	}
 	e := l.head()
 	r.n--
 	r.bytes -= int64(e.Size)
 	r.resident -= e.cost()
 	if l.pop(); r.levels != nil && l.empty() {
-		r.leave(r.top)
+		r.leave(p)
 	}
 }
 
@@ -370,5 +374,47 @@ func (h heap) init() {
 	for i := len(h)/2 - 1; i >= 0; i-- {
 		e := h[i]
 		h.down(i, &e)
+	}
+}
+
+// arrivals is the priorities of messages in transit, in the order in which they came: so the queue is left.
+type arrivals struct {
+	all []uint8
+	at  int // those before it have left
+}
+
+// arrivalsKept is how many of those that have left it keeps at most, if they are the greater part.
+const arrivalsKept = 1024
+
+func (a *arrivals) push(p uint8) { a.all = append(a.all, p) }
+
+func (a *arrivals) first() int { return int(a.all[a.at]) }
+
+func (a *arrivals) pop() {
+	if a.at++; a.at >= arrivalsKept && a.at >= len(a.all)/2 {
+		a.all, a.at = a.all[:copy(a.all, a.all[a.at:])], 0
+	}
+}
+
+// drop forgets as many of each priority as there are in gone.
+func (a *arrivals) drop(gone []Entry) {
+	var count [math.MaxUint8 + 1]int
+	for i := range gone {
+		count[gone[i].Priority]++
+	}
+	kept := a.all[:a.at]
+	for _, p := range a.all[a.at:] {
+		if count[p] > 0 {
+			count[p]--
+			continue
+		}
+		kept = append(kept, p)
+	}
+	a.all = kept
+}
+
+func (a *arrivals) reset() {
+	if a.all, a.at = a.all[:0], 0; cap(a.all) > 4*arrivalsKept {
+		a.all = nil
 	}
 }

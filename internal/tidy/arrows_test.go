@@ -25,11 +25,11 @@ var arrows = map[string][]string{
 	"broker/message":     {"frames/table", "pool"},
 	"broker/queue":       {"broker/message"},
 	"broker/pattern":     {},
-	"broker/dedup":       {},
+	"broker/dedup":       {"frames/table"},
 	"broker/policy":      {"broker/dedup", "broker/pattern", "broker/queue", "frames/table"},
 	"broker/auth":        {"broker/pattern"},
 	"broker/definitions": {"broker", "broker/auth", "broker/policy", "broker/queue", "frames/table", "internal/vfs", "route"},
-	"route":              {"frames/table"},
+	"route":              {"broker/dedup", "frames/table"},
 	"journal":            {"internal/vfs", "pool"},
 	"broker": {
 		"broker/auth", "broker/dedup", "broker/message", "broker/policy", "broker/queue", "frames/table",

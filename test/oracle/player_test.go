@@ -21,6 +21,7 @@ import (
 const (
 	// fenceChannel is where a connection's fences declare queues; what comes on it is not compared.
 	fenceChannel = 2000
+	fenceBatch   = 8 // queues that are asked at a time; their answers must fit into client.fence
 
 	answerLimit = 20 * time.Second // for what must be answered at once, by a busy machine too
 	awaitLimit  = 12 * time.Second // for await and until
@@ -922,49 +923,63 @@ func (p *player) fenceChannels() {
 
 // fenceQueues has every queue answer, on the first connection that may ask.
 func (p *player) fenceQueues() {
-	for _, q := range p.queues {
-		if p.gone[q] {
+	left := slices.DeleteFunc(slices.Clone(p.queues), func(q string) bool { return p.gone[q] })
+	for _, c := range p.conns {
+		if c.noFence {
 			continue
 		}
-		for _, c := range p.conns {
-			if c.noFence || c.skip[q] {
+		var refused, asked []string
+		for _, q := range left {
+			if c.skip[q] {
+				refused = append(refused, q)
+			} else {
+				asked = append(asked, q)
+			}
+		}
+		for len(asked) > 0 {
+			n, answer := p.ask(c, asked[:min(len(asked), fenceBatch)])
+			if asked = asked[n:]; answer == "" {
 				continue
 			}
-			switch answer := p.ask(c, q); {
-			case strings.HasPrefix(answer, "queue.declare-ok"):
-			case strings.Contains(answer, "reply-code=404"):
-				p.gone[q] = true
-			default:
-				c.skip[q] = true
-				continue
+			if strings.Contains(answer, "reply-code=404") {
+				p.gone[asked[0]] = true
+			} else {
+				c.skip[asked[0]] = true
+				refused = append(refused, asked[0])
 			}
-			break
+			asked = asked[1:]
+		}
+		if left = refused; len(left) == 0 {
+			return
 		}
 	}
 }
 
-// ask declares a queue passively on the fence channel.
-func (p *player) ask(c *client, q string) string {
+// ask declares queues passively on the fence channel. It says how many of them answered, and what came
+// for the next one instead.
+func (p *player) ask(c *client, queues []string) (n int, otherwise string) {
 	usable := func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return c.opened && !c.closed && !c.closing
 	}
 	if !usable() {
-		return ""
+		return 0, "closed"
 	}
-	k := c.channels[fenceChannel]
 	var out []byte
-	if k == nil {
-		p.mu.Lock()
+	p.mu.Lock()
+	if c.channels[fenceChannel] == nil {
 		c.channels[fenceChannel] = &channel{dead: true} // fenceChannels leaves it alone
-		p.mu.Unlock()
 		out = (&amqp.ChannelOpen{}).AppendFrame(nil, fenceChannel)
 	}
-	c.write((&amqp.QueueDeclare{Queue: []byte(q), Passive: true}).AppendFrame(out, fenceChannel))
+	p.mu.Unlock()
+	for _, q := range queues {
+		out = (&amqp.QueueDeclare{Queue: []byte(q), Passive: true}).AppendFrame(out, fenceChannel)
+	}
+	c.write(out)
 	timer := time.NewTimer(answerLimit)
 	defer timer.Stop()
-	for {
+	for n < len(queues) {
 		p.mu.Lock()
 		change, dead := p.change, c.closed || c.closing
 		p.mu.Unlock()
@@ -972,28 +987,25 @@ func (p *player) ask(c *client, q string) string {
 		case answer := <-c.fence:
 			switch kind, line, _ := strings.Cut(answer, " "); kind {
 			case "queue.declare-ok":
-				return line
-			case "channel.close":
+				n++
+			case "channel.close": // the broker takes none of those behind
 				out := (&amqp.ChannelCloseOk{}).AppendFrame(nil, fenceChannel)
 				c.write((&amqp.ChannelOpen{}).AppendFrame(out, fenceChannel))
-				return line
+				return n, line
 			}
 			continue
-		case <-timer.C:
-			return ""
 		default:
 		}
 		if dead {
-			return ""
+			return n, "closed"
 		}
 		select {
-		case answer := <-c.fence:
-			c.fence <- answer // taken by the first select
-		case <-change:
+		case <-change: // also when there is an answer
 		case <-timer.C:
-			return ""
+			return n, "no answer"
 		}
 	}
+	return n, ""
 }
 
 // end closes the script's connections and removes what it declared.
