@@ -197,6 +197,7 @@ func connect(t testing.TB, b *Broker) *client {
 	if c.ch, e = conn.Open(1, c.sink); e != nil {
 		t.Fatal(e.Text)
 	}
+	c.end()
 	t.Cleanup(conn.Close)
 	return c
 }

@@ -135,7 +135,7 @@ func TestBrowseUnackedAndDelayed(t *testing.T) {
 	}
 	for i := range 2 {
 		if err := ch.PublishWithContext(t.Context(), "", q.Name, false, false, amqp.Publishing{
-			Headers: amqp.Table{"x-delay": 3_600_000 - i}, Body: fmt.Append(nil, "later", i),
+			Headers: amqp.Table{"x-delay": 3_600_000 - 60_000*i}, Body: fmt.Append(nil, "later", i),
 		}); err != nil {
 			t.Fatal(err)
 		}
