@@ -27,7 +27,7 @@ const (
 	paceFlow  = 2000                   // ms after the last message
 	paceEpoch = time.Second            // those who asked in this one or the last are counted
 	paceAhead = 100 * time.Millisecond // of its part a connection may be so far ahead
-	paceMost  = 5 * time.Second        // it waits at most
+	paceMost  = 5 * time.Second        // it waits at most, and so does the next one who comes
 
 	acceptCost = 30 * time.Microsecond  // of a connection that comes and goes, measured
 	loginCost  = 90 * time.Microsecond  // of its login, and of what that leads to
@@ -89,7 +89,7 @@ func (b *Broker) arrive(cost time.Duration) time.Duration {
 	now := int64(b.pace.clock())
 	for {
 		was := b.pace.logins.Load()
-		next := max(was, now-int64(loginSaved)) + int64(due(cost, 1))
+		next := min(max(was, now-int64(loginSaved))+int64(due(cost, 1)), now+int64(paceMost))
 		if b.pace.logins.CompareAndSwap(was, next) {
 			return time.Duration(next - now)
 		}

@@ -159,3 +159,20 @@ func TestArrivalsRestWhileMessagesFlow(t *testing.T) {
 		}
 	})
 }
+
+// Logins that no listener holds back do not keep the others out for longer than the longest rest.
+func TestArrivalsRestForSoLongAtMost(t *testing.T) {
+	paceTest(t, func(t *testing.T, b *Broker) {
+		sender := connect(t, b)
+		sender.declare(QueueDeclare{Name: "q"})
+		sender.end()
+		<-time.After(time.Minute)
+		sender.flow()
+		for range 100_000 {
+			b.Login("nobody", "wrong", &ConnInfo{})
+		}
+		if d := b.Admitted(); d > paceMost {
+			t.Errorf("the next one waits for %s", d)
+		}
+	})
+}

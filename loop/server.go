@@ -34,7 +34,7 @@ type Options struct {
 	// and Linger; default 1 s.
 	Tick time.Duration
 	// Admitted is called with each connection that a listener accepted and says how long that listener rests
-	// before it takes the next; nil: not at all.
+	// before it takes the next; nil: not at all. WebSockets, which no listener of ours accepts, queue up for it.
 	Admitted func() time.Duration
 	// Goroutines makes plain TCP use a goroutine for each connection where event loops would do.
 	Goroutines bool
@@ -67,6 +67,7 @@ type Server struct {
 
 	acceptors sync.WaitGroup // and handshakes
 	accepting chan struct{}  // closed by CloseListeners
+	upgrading chan struct{}  // has an element while a WebSocket waits to be taken
 	readers   sync.WaitGroup // goroutines of goroutine connections
 	ticker    sync.WaitGroup
 	stopTick  chan struct{}
@@ -99,7 +100,7 @@ func New(opt Options) (*Server, error) {
 	if opt.Low > opt.High {
 		return nil, fmt.Errorf("loop: low-water mark %d is above the high-water mark %d", opt.Low, opt.High)
 	}
-	s := &Server{opt: opt, maxConns: opt.MaxConns, accepting: make(chan struct{}), stopTick: make(chan struct{})}
+	s := &Server{opt: opt, maxConns: opt.MaxConns, accepting: make(chan struct{}), upgrading: make(chan struct{}, 1), stopTick: make(chan struct{})}
 	if !opt.Goroutines {
 		var err error
 		if s.engine, err = newEngine(s); err != nil {

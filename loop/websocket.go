@@ -129,10 +129,30 @@ func (s *Server) serveWebSocket(nc net.Conn, h Handler) {
 		return
 	}
 	defer s.readers.Done()
+	s.queueUp()
 	t := &webSocket{stream: stream{in: c, out: socket, socket: socket}}
 	t.dec.Masked = true
 	t.prepare(s, t)
 	t.read(t.openLocked(t.handler(h)), websocket.PrefixSize, t.receive)
+}
+
+// queueUp has WebSockets come one after the other, as a listener takes connections (see Options.Admitted).
+func (s *Server) queueUp() {
+	if s.opt.Admitted == nil {
+		return
+	}
+	select {
+	case s.upgrading <- struct{}{}:
+	case <-s.accepting:
+		return
+	}
+	defer func() { <-s.upgrading }()
+	if rest := s.opt.Admitted(); rest > 0 {
+		select {
+		case <-s.accepting:
+		case <-time.After(rest):
+		}
+	}
 }
 
 func (t *webSocket) handler(h Handler) Handler {

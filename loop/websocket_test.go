@@ -519,3 +519,42 @@ func TestWebSocketDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations for 100 messages", per)
 	}
 }
+
+// WebSockets are taken one after the other, each when the one before says so.
+func TestWebSocketsAreAdmitted(t *testing.T) {
+	came := make(chan chan time.Duration)
+	_, addr := webSockets(t, Options{Admitted: func() time.Duration {
+		c := make(chan time.Duration)
+		select {
+		case came <- c:
+			return <-c
+		case <-t.Context().Done(): // the test is over
+			return 0
+		}
+	}}, WebSocketOptions{}, echoMessages)
+	hello := wsFrame(0x82, []byte("hello"))
+	var peers []*peer
+	for range 3 {
+		peers = append(peers, connect(t, addr, hello...))
+	}
+	first := <-came
+	select {
+	case <-came:
+		t.Fatal("two come at a time")
+	case first <- 0:
+	}
+	second := <-came
+	second <- time.Hour // the others wait until the server stops
+	echoed := make(chan struct{}, len(peers))
+	for _, p := range peers {
+		go func() {
+			if f, got, err := p.next(); err == nil && f == 0x82 && string(got) == "hello" {
+				echoed <- struct{}{}
+			}
+		}()
+	}
+	<-echoed
+	if len(echoed) > 0 {
+		t.Error("one that waits is served")
+	}
+}

@@ -375,7 +375,9 @@ func (m *importer) readVHost(b body) {
 		m.fault("vhost '%s': default queue type '%s' is not supported", name, kind)
 	}
 	v.Tracing, _ = pick("tracing").(bool)
-	v.Protected, _ = pick("protected_from_deletion").(bool)
+	if v.Protected, ok = pick("protected_from_deletion").(bool); !ok {
+		v.Protected = m.b.VHostMeta(name).Protected // a file that does not say so does not give it up
+	}
 	if m.newVHosts == nil {
 		m.newVHosts = make(map[string]broker.VHostMeta)
 	}

@@ -20,8 +20,10 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +56,7 @@ const (
 	maxBackoff  = 30 * time.Second // also of what a collector asks for
 	patience    = time.Minute      // how long a batch is tried
 	maxResponse = 64 << 10
+	maxReason   = 512 // bytes of it in the log
 )
 
 // Exporter sends spans. It is a broker.Tracer.
@@ -99,6 +102,7 @@ func New(o Options) *Exporter {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns = 1
+	transport.MaxResponseHeaderBytes = maxResponse
 	e := &Exporter{
 		opt: o,
 		client: &http.Client{
@@ -300,15 +304,19 @@ func (e *responseError) Error() string { return "the collector answers " + e.sta
 // it, are logged.
 func (e *Exporter) post(body []byte) (refused uint64, err error) {
 	refused, why, err := e.request(body)
+	endpoint, _, _ := strings.Cut(e.opt.Endpoint, "?") // what follows may be a secret, and url.Error has it too
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		err = failed.Err
+	}
 	switch {
 	case err != nil && !e.failing:
-		e.opt.Log.Warn("spans are not exported", "endpoint", e.opt.Endpoint, "error", err)
+		e.opt.Log.Warn("spans are not exported", "endpoint", endpoint, "error", err)
 	case err == nil && e.failing:
-		e.opt.Log.Info("spans are exported again", "endpoint", e.opt.Endpoint)
+		e.opt.Log.Info("spans are exported again", "endpoint", endpoint)
 	}
 	e.failing = err != nil
 	if refused > 0 {
-		e.opt.Log.Warn("the collector refused spans", "endpoint", e.opt.Endpoint, "spans", refused, "reason", why)
+		e.opt.Log.Warn("the collector refused spans", "endpoint", endpoint, "spans", refused, "reason", why[:min(len(why), maxReason)])
 	}
 	return refused, err
 }

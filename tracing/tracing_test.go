@@ -152,15 +152,23 @@ func TestAnswers(t *testing.T) {
 		want  tracing.Stats
 		says  string // the log
 	}{
-		"busy":                   {status(503), tracing.Stats{Exported: 2, Failures: 1}, "the collector answers 503 Service Unavailable"},
-		"too many requests":      {status(429, "Retry-After", "0"), tracing.Stats{Exported: 2, Failures: 1}, "spans are exported again"},
-		"busy until a date":      {status(502, "Retry-After", time.Now().UTC().Format(http.TimeFormat)), tracing.Stats{Exported: 2, Failures: 1}, "502"},
-		"busy until sometime":    {status(504, "Retry-After", "soon"), tracing.Stats{Exported: 2, Failures: 1}, "504"},
-		"broken":                 {status(500, "Retry-After", "1"), tracing.Stats{Dropped: 2, Failures: 1}, "500"},
-		"wrong":                  {status(400), tracing.Stats{Dropped: 2, Failures: 1}, "400"},
-		"not allowed":            {status(401), tracing.Stats{Dropped: 2, Failures: 1}, "401"},
-		"elsewhere":              {status(307, "Location", "http://"+l.Addr().String()), tracing.Stats{Dropped: 2, Failures: 1}, "307"},
-		"one refused":            {partial, tracing.Stats{Exported: 1, Dropped: 1}, `spans=1 reason="so sad"`},
+		"busy":                {status(503), tracing.Stats{Exported: 2, Failures: 1}, "the collector answers 503 Service Unavailable"},
+		"too many requests":   {status(429, "Retry-After", "0"), tracing.Stats{Exported: 2, Failures: 1}, "spans are exported again"},
+		"busy until a date":   {status(502, "Retry-After", time.Now().UTC().Format(http.TimeFormat)), tracing.Stats{Exported: 2, Failures: 1}, "502"},
+		"busy until sometime": {status(504, "Retry-After", "soon"), tracing.Stats{Exported: 2, Failures: 1}, "504"},
+		"broken":              {status(500, "Retry-After", "1"), tracing.Stats{Dropped: 2, Failures: 1}, "500"},
+		"wrong":               {status(400), tracing.Stats{Dropped: 2, Failures: 1}, "400"},
+		"not allowed":         {status(401), tracing.Stats{Dropped: 2, Failures: 1}, "401"},
+		"elsewhere":           {status(307, "Location", "http://"+l.Addr().String()), tracing.Stats{Dropped: 2, Failures: 1}, "307"},
+		"one refused":         {partial, tracing.Stats{Exported: 1, Dropped: 1}, `spans=1 reason="so sad"`},
+		"no answer": {func(w http.ResponseWriter, _ *http.Request) bool {
+			panic(http.ErrAbortHandler)
+		}, tracing.Stats{Exported: 2, Failures: 1}, "EOF"},
+		"a long reason": {func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/x-protobuf")
+			w.Write([]byte("\x0a\x8b\x40\x08\x01\x12\x86\x40" + strings.Repeat("x", 8198)))
+			return true
+		}, tracing.Stats{Exported: 1, Dropped: 1}, "reason=xxx"},
 		"an answer of a browser": {status(200, "Content-Type", "text/html"), tracing.Stats{Exported: 2}, ""},
 		"an answer that is wrong": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/x-protobuf")
@@ -179,7 +187,7 @@ func TestAnswers(t *testing.T) {
 				}
 				return true
 			})
-			e := export(t, tracing.Options{Endpoint: cl.url, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			e := export(t, tracing.Options{Endpoint: cl.url + "?key=hush", Log: slog.New(slog.NewTextHandler(&log, nil))})
 			take(e, 2)
 			until(t, func() bool { s := e.Stats(); return s.Exported+s.Dropped == 2 && s.Waiting == 0 })
 			flush(t, e)
@@ -188,6 +196,9 @@ func TestAnswers(t *testing.T) {
 			}
 			if !strings.Contains(log.String(), c.says) || c.says == "" && log.Len() > 0 {
 				t.Errorf("the log says %q", log.String())
+			}
+			if strings.Contains(log.String(), "hush") || log.Len() > 2<<10 {
+				t.Errorf("the log says too much: %q", log.String())
 			}
 		})
 	}

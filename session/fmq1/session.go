@@ -158,14 +158,19 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 }
 
 // OnData takes received bytes; see loop.Session.
-func (s *Session) OnData(b []byte) (n, want int) {
+func (s *Session) OnData(b []byte) (n, want int) { return s.take(b, true) }
+
+// take is OnData, also for frames that were held: what is kept behind those stays as it is.
+func (s *Session) take(b []byte, fresh bool) (n, want int) {
 	s.inTurn, s.throttle = true, false
 	seq := s.lastSeq
 	n, want = s.read(b)
 	// What comes of a large frame is looked at on its way, so that it is counted.
 	want = min(want, max(2*(len(b)-n), largeFrame))
 	s.endTurn()
-	s.keep(len(b)-n, want)
+	if fresh {
+		s.keep(len(b)-n, want)
+	}
 	s.inTurn = false
 	if s.lastSeq != seq { // confirms are answers too
 		s.answered.Store(true)

@@ -77,7 +77,7 @@ func (s *Session) goOn() {
 	held := s.wait.held
 	s.wait.drop()
 	s.wait.held = held[:0] // what is held again moves to its front
-	s.OnData(held)
+	s.take(held, false)
 	if !s.wait.on {
 		s.wait.held = nil
 		s.resume(pauseHeld)

@@ -124,3 +124,28 @@ func TestRequestsWaitBehindKeptAnswers(t *testing.T) {
 		}
 	})
 }
+
+// A partial frame is counted also after the frames before it were held.
+func TestPartialFrameBehindHeldOnesIsCounted(t *testing.T) {
+	onHeldDisk(t, func(t *testing.T, b *broker.Broker, gate *vfs.Gate) {
+		l := newLink(t, b, Options{})
+		l.feed([]byte(wire.Preface))
+		l.feed(parse(t, `hello {"ver":1,"auth":{"mech":"plain","user":"guest","pass":"guest"}}`))
+		l.settle()
+		gate.Shut()
+		l.feed(parse(t, `declare_queue {"rid": 1, "name": "q", "durable": true}`))
+		l.feed(parse(t, `get {"rid": 2, "queue": "q"}`))
+		part := append([]byte{0, 1, 0, 0, byte(wire.OpPublish), 0, 0, 0, 1, 0x80}, make([]byte, 40_000)...)
+		l.feed(part)
+		l.settle()
+		held := l.s.kept
+		if held == 0 || !l.s.wait.on {
+			t.Fatalf("%d bytes are counted, waits %t", held, l.s.wait.on)
+		}
+		gate.Open()
+		l.settle()
+		if l.s.wait.on || l.s.kept != held {
+			t.Errorf("%d bytes are counted instead of %d, waits %t", l.s.kept, held, l.s.wait.on)
+		}
+	})
+}
