@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -379,12 +380,14 @@ func (c *Config) openFile(name string) ([]byte, error) {
 	return nil, fmt.Errorf("settings file %s cannot be read: %w; name another with --config, or make one with firemq init", name, err)
 }
 
-// place says where a value is, with the value but for secrets: firemq.toml:3: amqp = "x".
+// place says where a value is, with the value but for secrets and passwords in URLs: firemq.toml:3: amqp = "x".
 func (c *Config) place(i int) string {
 	s, v := &table[i], &c.values[i]
 	text := v.text
 	if s.Secret && text != "" {
 		text = hidden
+	} else if u, err := url.Parse(text); err == nil && u.User != nil {
+		text = u.Redacted()
 	}
 	switch v.source {
 	case byFlag:

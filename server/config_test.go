@@ -584,3 +584,10 @@ func TestStandardVariables(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func TestErrorsTellNoPasswords(t *testing.T) {
+	_, err := Resolve(Sources{Flags: map[string]string{"tracing-endpoint": "http://u:hush@host"}})
+	if err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), "u:xxxxx@host") {
+		t.Error(err)
+	}
+}
