@@ -61,7 +61,7 @@ const (
 	maxContent = 512 << 20
 
 	// sessionMemory is about what a session with a channel takes, in bytes; see broker.ConnInfo.
-	sessionMemory = 2600
+	sessionMemory = 3100
 
 	// preTuneFrameMax bounds what a peer that has not logged in makes us keep. RabbitMQ accepts
 	// 4096; client properties of some frameworks come close to it.
