@@ -90,7 +90,7 @@ func (t *turn) free() {
 func (t *turn) lend() []queue.Entry {
 	n := len(t.lists)
 	if n == 0 {
-		return make([]queue.Entry, 0, dispatchBatch)
+		return nil // it grows to what is handed out at once: most connections send one message at a time
 	}
 	l := t.lists[n-1]
 	t.lists = t.lists[:n-1]
@@ -105,7 +105,7 @@ func (t *turn) takeBack(l []queue.Entry) {
 	}
 }
 
-// listsKept is how many lists of 7 KiB a turn keeps for later.
+// listsKept is how many lists a turn keeps for later, each of at most dispatchBatch entries, 7 KiB.
 const listsKept = 8
 
 // touch notes that p was staged into by this turn and must be flushed by it.
