@@ -157,6 +157,9 @@ func (c *completer) pass() {
 		} else {
 			q.dispatch(t)
 		}
+		if len(q.orphans) > 0 {
+			q.await(committed) // who appends their records may have found it waiting, and left them to this pass
+		}
 		q.mu.Unlock()
 		queues[i] = nil
 	}

@@ -85,6 +85,7 @@ func (q *Queue) settle(t *turn, e *queue.Entry) {
 	switch {
 	case e.Journaled && e.Msg != nil && e.Msg.Position() == 0:
 		q.orphans = append(q.orphans, *e)
+		q.await(q.b.committed())
 	case q.deleted:
 		q.b.abandon(e)
 	default:
@@ -121,12 +122,19 @@ func (q *Queue) dispatch(t *turn) {
 			break
 		}
 	}
-	if !q.waiting && q.sm.Waiting(committed) {
-		q.waiting = true
-		q.b.done.awaitQueues(committed, q)
+	if q.sm.Waiting(committed) {
+		q.await(committed)
 	}
 	if held := q.sm.Resident(); held > accountStep || held > q.b.opt.tuning.queueResident || q.resident != 0 {
 		q.page(t)
+	}
+}
+
+// await has the completer dispatch q, and let go of its orphans, after the next commit beyond committed. Lock held.
+func (q *Queue) await(committed journal.Position) {
+	if !q.waiting {
+		q.waiting = true
+		q.b.done.awaitQueues(committed, q)
 	}
 }
 

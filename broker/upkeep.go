@@ -244,7 +244,7 @@ func (q *Queue) sweep(t *turn, backlog *queue.Backlog) {
 		backlog.Take(sweepBatch, &left)
 		q.mu.Lock()
 		for i := range left {
-			// Those whose record is not appended yet are let go by who appends it (see register).
+			// Those whose record is not appended yet are let go after it was committed (see Queue.await).
 			q.settle(t, &left[i])
 		}
 		q.mu.Unlock()
