@@ -105,7 +105,7 @@ type Holding struct {
 	c            *Consumer
 }
 
-// HoldingSince lists the channels whose oldest unacked delivery was before a time, Unix ms, the oldest first. It
+// HoldingSince lists the channels whose oldest unacked delivery came at a time, Unix ms, or before, the oldest first. It
 // takes the time of a look at each channel.
 func (b *Broker) HoldingSince(before int64) []Holding {
 	b.census.mu.Lock()
@@ -120,7 +120,7 @@ func (b *Broker) HoldingSince(before int64) []Holding {
 	for _, ch := range open {
 		ch.peer.Lock()
 		// The first slot is never a hole (see unacked.trim).
-		if ch.unacked.live > 0 && ch.unacked.at(0).at < before {
+		if ch.unacked.live > 0 && ch.unacked.at(0).at <= before {
 			s := ch.unacked.at(0)
 			h := Holding{
 				Holder: Holder{Connection: &ch.conn.info, User: ch.conn.User(), Channel: ch.number, Tag: s.tag, At: s.at},
