@@ -65,6 +65,7 @@ func (*silent) Pause(Reason)   {}
 func (*silent) Resume(Reason)  {}
 func (*silent) Close(*Error)   {}
 func (*silent) Answered()      {}
+func (*silent) Late(*Channel)  {}
 
 // LoginHTTP checks the name and password of a request to the management API. Errors: LoginRefused;
 // NotAllowed for a loopback user from elsewhere.

@@ -185,6 +185,9 @@ func (ch *Channel) TxRollback() *Error {
 		return refuse(PreconditionFailed, "channel is not transactional")
 	}
 	ch.rollback()
+	ch.peer.Lock()
+	ch.lateFrom = 0 // what it had settled may be late now
+	ch.peer.Unlock()
 	return nil
 }
 
