@@ -99,9 +99,9 @@ func (b *Broker) NewMessage(p *table.Properties, exchange, key string, body []by
 		}
 		a.Expiration = n
 	}
-	if ms, passed := Delay(p.Headers); ms > 0 {
+	if passed, differ := b.Delay(&a, p.Headers); differ {
 		own := *p
-		a.Delay, own.Headers, p = ms, passed, &own
+		own.Headers, p = passed, &own
 	}
 	m := message.New(a, []byte(exchange), []byte(key), b.codecs[message.AMQP].Append(nil, p), len(body))
 	copy(m.Body(), body)
