@@ -67,8 +67,9 @@ const (
 	startLimit   = 90 * time.Second
 )
 
-// startRabbit starts a node, or says why it can't.
-func startRabbit() (r *rabbit, skip string, err error) {
+// startRabbit starts a node, or says why it can't. environment, if it is not "", is a list of the application's
+// settings in Erlang's words, {name, value}.
+func startRabbit(environment string) (r *rabbit, skip string, err error) {
 	if *rabbitFlag != "" {
 		amqp, api, _ := strings.Cut(*rabbitFlag, ",")
 		r = &rabbit{amqp: amqp, api: api}
@@ -91,7 +92,7 @@ func startRabbit() (r *rabbit, skip string, err error) {
 		dir: dir, exited: make(chan error, 1),
 	}
 	config := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n", r.amqp, ports[1])
-	for name, content := range map[string]string{"rabbitmq.conf": config, "plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange]."} {
+	for name, content := range map[string]string{"rabbitmq.conf": config, "advanced.config": "[{rabbit, [" + environment + "]}].", "plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange]."} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return nil, "", err
 		}
@@ -104,6 +105,7 @@ func startRabbit() (r *rabbit, skip string, err error) {
 		"RABBITMQ_NODE_PORT=" + ports[0], "RABBITMQ_DIST_PORT=" + ports[2],
 		"RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(dir, "log"),
 		"RABBITMQ_CONFIG_FILE=" + filepath.Join(dir, "rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + filepath.Join(dir, "advanced.config"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "plugins"),
 		"ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT=" + r.epmd,
 	}
@@ -287,7 +289,8 @@ type fire struct {
 	dir string
 }
 
-func startFire() (*fire, error) {
+// startFire starts a FireMQ with a consumer timeout, 0 for the default.
+func startFire(timeout time.Duration) (*fire, error) {
 	dir, err := os.MkdirTemp("", "oracle-fire-")
 	if err != nil {
 		return nil, err
@@ -306,7 +309,7 @@ func startFire() (*fire, error) {
 	if err := os.WriteFile(filepath.Join(dir, "definitions.json"), definitions, 0o644); err != nil {
 		return nil, err
 	}
-	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Data: dir, NoSync: true, Version: "test"})
+	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Data: dir, NoSync: true, ConsumerTimeout: timeout, Version: "test"})
 	if err != nil {
 		return nil, err
 	}
