@@ -92,7 +92,7 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 		dir: dir, exited: make(chan error, 1),
 	}
 	config := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n", r.amqp, ports[1])
-	for name, content := range map[string]string{"rabbitmq.conf": config, "advanced.config": "[{rabbit, [" + environment + "]}].", "plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange]."} {
+	for name, content := range map[string]string{"rabbitmq.conf": config, "plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange]."} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return nil, "", err
 		}
@@ -105,9 +105,15 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 		"RABBITMQ_NODE_PORT=" + ports[0], "RABBITMQ_DIST_PORT=" + ports[2],
 		"RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(dir, "log"),
 		"RABBITMQ_CONFIG_FILE=" + filepath.Join(dir, "rabbitmq.conf"),
-		"RABBITMQ_ADVANCED_CONFIG_FILE=" + filepath.Join(dir, "advanced.config"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "plugins"),
 		"ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT=" + r.epmd,
+	}
+	if environment != "" { // an empty one has RabbitMQ list its mechanisms in another order
+		file := filepath.Join(dir, "advanced.config")
+		if err := os.WriteFile(file, []byte("[{rabbit, ["+environment+"]}]."), 0o644); err != nil {
+			return nil, "", err
+		}
+		r.cmd.Env = append(r.cmd.Env, "RABBITMQ_ADVANCED_CONFIG_FILE="+file)
 	}
 	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
 	// The start script stops the node on SIGTERM, which it gets should the test die.
