@@ -244,7 +244,9 @@ func (q *Queue) configure(cfg Config) {
 // handed out only once committed.
 //
 // When ok, the queue has taken one reference of m. Under DropHead the publish, or what was due by now, may have pushed
-// the queue over its limits: the messages that had to go, possibly m itself, are in out.Dead.
+// the queue over its limits: the messages that had to go are in out.Dead, and so is what expired for it. Either
+// may be m itself: without time to live, and without a consumer that takes it, it dies at once, unless it is
+// behind others.
 //
 // A message with a delay takes part in DropHead limits when it is due; for the other modes delayed
 // ones count as much as ready ones.
@@ -272,13 +274,21 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 	if q.cfg.MaxPriority != None {
 		e.Priority = min(m.Priority, uint8(q.cfg.MaxPriority))
 	}
-	if q.cfg.Overflow != DropHead && q.refuses(int64(size), transit) {
-		if q.cfg.Overflow == RejectPublishDLX {
-			m.Retain(1)
-			e.Journaled = false
-			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
+	if q.cfg.Overflow != DropHead {
+		for q.refuses(int64(size), transit) {
+			if q.due(now) { // what has expired takes nobody's place
+				q.die(Expired, out)
+				transit = e.Due == 0 && q.arrives()
+				continue
+			}
+			if q.cfg.Overflow == RejectPublishDLX {
+				m.Retain(1)
+				e.Journaled = false
+				out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
+			}
+			q.checkNow()
+			return Entry{}, false
 		}
-		return Entry{}, false
 	}
 	e.Seq = q.nextSeq
 	q.nextSeq++
@@ -288,12 +298,18 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 		return e, true
 	}
 	if q.transit = transit; transit {
+		if q.stranded(&e, now) {
+			reason, _ := q.doom(&e, now)
+			out.Dead = append(out.Dead, Dead{Entry: e, Reason: reason})
+			q.checkNow()
+			return e, true
+		}
 		q.arrive(e.Priority)
 	}
 	q.ready.push(&e)
 	q.noteExpiry(&e)
 	if !transit {
-		q.trim(sweep, out)
+		q.fit(now, out)
 	}
 	q.checkNow()
 	return e, true
@@ -302,6 +318,30 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 // arrives says whether a message that becomes ready now is in transit.
 func (q *Queue) arrives() bool {
 	return q.consumers.takers > 0 && (q.ready.n == 0 || q.transit)
+}
+
+// stranded says whether e, which no longer has time and arrives while others are in transit, finds no consumer with
+// room beside them and nothing to wait behind: it is the head of an empty queue, and expires there at once.
+func (q *Queue) stranded(e *Entry, now int64) bool {
+	n := uint64(q.ready.n)
+	return e.expired(now) && !q.consumers.haveRoom(n+1) && q.consumers.haveRoom(n)
+}
+
+// doom says whether e dies in an otherwise empty queue when no consumer takes it, and of what.
+func (q *Queue) doom(e *Entry, now int64) (Reason, bool) {
+	if q.cfg.Overflow == DropHead && (q.cfg.MaxLength == 0 || q.cfg.MaxBytes >= 0 && int64(e.Size) > q.cfg.MaxBytes) {
+		return MaxLen, true
+	}
+	return Expired, e.expired(now)
+}
+
+// fit lets go what has to once a message has become ready that is not in transit: from the head until the
+// queue is within its limits, then what has expired and is the head only now. So each message finds the queue as if
+// it came alone.
+func (q *Queue) fit(now int64, out *Effects) {
+	if q.trim(sweep, out) > 0 || q.ready.n == 1 {
+		q.expire(now, sweep, out)
+	}
 }
 
 // arrive notes that a message of priority p is in transit from now on. It is about to be ready.
@@ -335,12 +375,17 @@ func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
 		e.Lag = uint32(min(q.nextSeq-e.Seq, math.MaxUint32))
 		q.nextSeq++
 		if q.transit = q.arrives(); q.transit {
+			if q.stranded(&e, now) {
+				reason, _ := q.doom(&e, now)
+				out.Dead = append(out.Dead, Dead{Entry: e, Reason: reason})
+				continue
+			}
 			q.arrive(e.Priority)
 		}
 		q.ready.ripen(&e)
 		q.noteExpiry(&e)
 		if !q.transit {
-			q.trim(sweep, out)
+			q.fit(now, out)
 		}
 	}
 	return n
@@ -515,9 +560,12 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 	for q.ready.n > 0 {
 		c := q.consumers.pick()
 		if c == nil {
+			// What was in transit came one by one: a limit let one go, then what had expired behind it.
 			q.transit = false
-			left -= q.expire(now, left, out)
-			left -= q.trim(left, out)
+			for left -= q.expire(now, left, out); left > 0 && q.over(); left -= q.expire(now, left, out) {
+				q.die(MaxLen, out)
+				left--
+			}
 			more = left == 0 && (q.due(now) || q.over())
 			break
 		}
@@ -633,16 +681,13 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 		out.Dead = append(out.Dead, Dead{Entry: e, Reason: DeliveryLimit})
 	case q.ready.n > 0 && q.transit:
 		// What is in transit counts as delivered already, so e meets an empty queue.
-		switch {
-		case e.Expiry != 0 && e.Expiry <= now:
-			out.Dead = append(out.Dead, Dead{Entry: e, Reason: Expired})
-		case q.cfg.Overflow == DropHead && (q.cfg.MaxLength == 0 || q.cfg.MaxBytes >= 0 && int64(e.Size) > q.cfg.MaxBytes):
-			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
-		default:
-			q.arrive(e.Priority)
-			q.ready.requeue(&e)
-			q.noteExpiry(&e)
+		if reason, dies := q.doom(&e, now); dies {
+			out.Dead = append(out.Dead, Dead{Entry: e, Reason: reason})
+			break
 		}
+		q.arrive(e.Priority)
+		q.ready.requeue(&e)
+		q.noteExpiry(&e)
 	default:
 		q.transit = false
 		q.ready.requeue(&e)
