@@ -553,6 +553,25 @@ func TestChannelPrefetchHoldsForAllItsConsumers(t *testing.T) {
 	}
 }
 
+// A channel gets a queue's messages in their order, whichever of its consumers they are for.
+func TestConsumersOfOneChannelGetMessagesInOrder(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	c, other := connect(t, b), connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.consume(ConsumeArgs{Queue: "q", Tag: "a"})
+	other.consume(ConsumeArgs{Queue: "q", Tag: "o"})
+	c.consume(ConsumeArgs{Queue: "q", Tag: "b", NoAck: true})
+	c.end()
+	var all []string
+	for i := range 9 {
+		other.publish("", "q", fmt.Sprint(i))
+		all = append(all, fmt.Sprint(i))
+	}
+	other.end()
+	eq(t, "of the other", other.sink.bodies(), []string{"1", "4", "7"})
+	eq(t, "of two", c.sink.bodies(), slices.DeleteFunc(all, func(s string) bool { return s == "1" || s == "4" || s == "7" }))
+}
+
 func TestRecoverFreesTheChannelPrefetch(t *testing.T) {
 	b := memoryBroker(t, Options{})
 	c := connect(t, b)
