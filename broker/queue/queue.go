@@ -274,13 +274,9 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 	if q.cfg.MaxPriority != None {
 		e.Priority = min(m.Priority, uint8(q.cfg.MaxPriority))
 	}
-	if q.cfg.Overflow != DropHead {
-		for q.refuses(int64(size), transit) {
-			if q.due(now) { // what has expired takes nobody's place
-				q.die(Expired, out)
-				transit = e.Due == 0 && q.arrives()
-				continue
-			}
+	if q.cfg.Overflow != DropHead && q.refuses(int64(size), transit) {
+		var fits bool
+		if fits, transit = q.yield(int64(size), e.Due == 0, now, out); !fits {
 			if q.cfg.Overflow == RejectPublishDLX {
 				m.Retain(1)
 				e.Journaled = false
@@ -298,9 +294,7 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 		return e, true
 	}
 	if q.transit = transit; transit {
-		if q.stranded(&e, now) {
-			reason, _ := q.doom(&e, now)
-			out.Dead = append(out.Dead, Dead{Entry: e, Reason: reason})
+		if e.Expiry != 0 && q.strands(&e, now, out) {
 			q.checkNow()
 			return e, true
 		}
@@ -315,16 +309,34 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 	return e, true
 }
 
+// yield removes expired heads, which take nobody's place, until a message of size bytes that was refused fits in, and
+// says whether that one, if it becomes ready at once, is in transit.
+func (q *Queue) yield(size int64, atOnce bool, now int64, out *Effects) (fits, transit bool) {
+	for q.due(now) {
+		q.die(Expired, out)
+		transit = atOnce && q.arrives()
+		if !q.refuses(size, transit) {
+			return true, transit
+		}
+	}
+	return false, false
+}
+
 // arrives says whether a message that becomes ready now is in transit.
 func (q *Queue) arrives() bool {
 	return q.consumers.takers > 0 && (q.ready.n == 0 || q.transit)
 }
 
-// stranded says whether e, which no longer has time and arrives while others are in transit, finds no consumer with
-// room beside them and nothing to wait behind: it is the head of an empty queue, and expires there at once.
-func (q *Queue) stranded(e *Entry, now int64) bool {
+// strands lets e go if it no longer has time and, arriving while others are in transit, finds no consumer with room
+// beside them and nothing to wait behind: it would be the head of an empty queue, and die there at once.
+func (q *Queue) strands(e *Entry, now int64, out *Effects) bool {
 	n := uint64(q.ready.n)
-	return e.expired(now) && !q.consumers.haveRoom(n+1) && q.consumers.haveRoom(n)
+	if !e.expired(now) || q.consumers.haveRoom(n+1) || !q.consumers.haveRoom(n) {
+		return false
+	}
+	reason, _ := q.doom(e, now)
+	out.Dead = append(out.Dead, Dead{Entry: *e, Reason: reason})
+	return true
 }
 
 // doom says whether e dies in an otherwise empty queue when no consumer takes it, and of what.
@@ -375,9 +387,7 @@ func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
 		e.Lag = uint32(min(q.nextSeq-e.Seq, math.MaxUint32))
 		q.nextSeq++
 		if q.transit = q.arrives(); q.transit {
-			if q.stranded(&e, now) {
-				reason, _ := q.doom(&e, now)
-				out.Dead = append(out.Dead, Dead{Entry: e, Reason: reason})
+			if q.strands(&e, now, out) {
 				continue
 			}
 			q.arrive(e.Priority)
