@@ -23,6 +23,7 @@ type model struct {
 	active    *modelConsumer
 	transit   bool
 	arrivals  []uint8 // the priorities of those in transit, as they came
+	beyond    []Entry // those in transit that found no room, since the last change of limits
 }
 
 type modelConsumer struct {
@@ -202,7 +203,10 @@ func (m *model) pop() Entry {
 // arrive makes a message ready.
 func (m *model) arrive(e Entry) {
 	if len(m.ready) == 0 {
-		m.arrivals = nil
+		m.arrivals, m.beyond = nil, nil
+	}
+	if m.transit && m.room() <= len(m.ready) && m.cfg.MaxBytes != None {
+		m.beyond = append(m.beyond, e)
 	}
 	m.ready = append(m.ready, e)
 	m.arrivals = append(m.arrivals, e.Priority)
@@ -377,7 +381,13 @@ func testModel(t *testing.T) {
 					refused = m.cfg.MaxLength != None && int64(stay)+1 > max(0, m.cfg.MaxLength-int64(len(m.delayed)))
 					if m.cfg.MaxBytes != None {
 						bytes := int64(s.size)
-						if stay > 0 { // the queue does not look which of them stay
+						switch {
+						case stay == 0:
+						case transit && stay == len(m.beyond):
+							for _, e := range m.beyond {
+								bytes += int64(e.Size)
+							}
+						default: // the queue does not look which of them stay
 							bytes += m.bytes()
 						}
 						refused = refused || bytes > max(0, m.cfg.MaxBytes-m.delayedBytes())
@@ -573,9 +583,9 @@ func testModel(t *testing.T) {
 				default:
 					m.transit = m.transit && len(m.ready) > 0
 					m.arrive(e)
-					if limit := sweep; !m.transit {
-						dead = m.trim(&limit)
-					}
+				}
+				if limit := sweep; !m.transit {
+					dead = append(dead, m.trim(&limit)...)
 				}
 				wantDead(dead)
 			},
@@ -645,6 +655,7 @@ func testModel(t *testing.T) {
 				m.cfg.MaxLength, m.cfg.MaxBytes, m.cfg.MessageTTL = limit("max-length", 12), limit("max-bytes", 60), limit("ttl", 20)
 				m.cfg.ExpireAnywhere = rapid.Bool().Draw(t, "anywhere")
 				q.Reconfigure(m.cfg, now, &out)
+				m.beyond = nil
 				dead := m.ripen(now)
 				if limit := sweep; !m.transit || len(m.ready) == 0 {
 					dead = append(append(dead, m.expire(now, &limit)...), m.trim(&limit)...)

@@ -205,7 +205,12 @@ type Queue struct {
 	transit bool
 	// arrivals says in which order those in transit leave; nil for a plain queue.
 	arrivals *arrivals
-	delays   *delays // nil while there never was one
+	// beyond is what came in transit and found no room at a consumer, while bytes of a full queue are refused.
+	beyond struct {
+		n     uint64
+		bytes int64
+	}
+	delays *delays // nil while there never was one
 	// soonest bounds the expiry of every ready message from below, 0 for none, while ExpireAnywhere;
 	// before resume nobody looks for those that have expired.
 	soonest, resume int64
@@ -235,6 +240,7 @@ func (q *Queue) configure(cfg Config) {
 		cfg.DeliveryLimit = min(cfg.DeliveryLimit, math.MaxUint16-1)
 	}
 	q.cfg = cfg
+	q.beyond.n, q.beyond.bytes = 0, 0
 }
 
 // Publish enqueues m as the newest message and says which entry it became: Seq counts from 1
@@ -298,7 +304,7 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 			q.checkNow()
 			return e, true
 		}
-		q.arrive(e.Priority)
+		q.arrive(&e)
 	}
 	q.ready.push(&e)
 	q.noteExpiry(&e)
@@ -356,15 +362,31 @@ func (q *Queue) fit(now int64, out *Effects) {
 	}
 }
 
-// arrive notes that a message of priority p is in transit from now on. It is about to be ready.
-func (q *Queue) arrive(p uint8) {
+// arrive notes that a message is in transit from now on. It is about to be ready.
+func (q *Queue) arrive(e *Entry) {
+	if q.cfg.MaxBytes >= 0 {
+		q.noteBeyond(e)
+	}
 	if q.arrivals == nil {
 		return
 	}
 	if q.ready.n == 0 {
 		q.arrivals.reset()
 	}
-	q.arrivals.push(p)
+	q.arrivals.push(e.Priority)
+}
+
+func (q *Queue) noteBeyond(e *Entry) {
+	if q.cfg.Overflow == DropHead {
+		return
+	}
+	if q.ready.n == 0 {
+		q.beyond.n, q.beyond.bytes = 0, 0
+	}
+	if !q.consumers.haveRoom(uint64(q.ready.n) + 1) {
+		q.beyond.n++
+		q.beyond.bytes += int64(e.Size)
+	}
 }
 
 func (q *Queue) delay() *delays {
@@ -390,7 +412,7 @@ func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
 			if q.strands(&e, now, out) {
 				continue
 			}
-			q.arrive(e.Priority)
+			q.arrive(&e)
 		}
 		q.ready.ripen(&e)
 		q.noteExpiry(&e)
@@ -435,7 +457,13 @@ func (q *Queue) refuses(size int64, transit bool) bool {
 		}
 	}
 	if limit := maxBytes; limit >= 0 && bytes > limit {
-		return size > limit || !transit || !q.consumers.haveRoom(uint64(n-1))
+		if size > limit || !transit {
+			return true
+		}
+		waiting := uint64(q.ready.n)
+		stay := waiting - q.consumers.roomFor(waiting)
+		// With other room than when they came, nobody knows what those that stay take: everything then.
+		return stay > 0 && (stay != q.beyond.n || q.beyond.bytes+size > limit)
 	}
 	return false
 }
@@ -695,7 +723,7 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 			out.Dead = append(out.Dead, Dead{Entry: e, Reason: reason})
 			break
 		}
-		q.arrive(e.Priority)
+		q.arrive(&e)
 		q.ready.requeue(&e)
 		q.noteExpiry(&e)
 	default:

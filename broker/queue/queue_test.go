@@ -762,6 +762,20 @@ func TestLengthLimits(t *testing.T) {
 			}
 			r.want("!2expired !3expired", 2, 0)
 		}},
+		{"what the consumer has room for takes no bytes", limits(None, 7, RejectPublish), func(r *rig) {
+			r.consumer(prefetch(2))
+			if _, ok := r.publish(sent{size: 3, times: 4}); !ok {
+				r.Error("refused")
+			}
+			if _, ok := r.publish(sent{size: 2}); ok {
+				r.Error("taken over the limit")
+			}
+			if _, ok := r.publish(sent{size: 1}); !ok {
+				r.Error("refused")
+			}
+			r.dispatch()
+			r.want("1 2", 3, 2)
+		}},
 		{"beyond the consumer's room a limit counts as if each had come alone", limits(1, None, DropHead), func(r *rig) {
 			r.consumer(prefetch(1))
 			r.publish(sent{times: 2}, sent{expiration: -1, times: 2}, sent{times: 2})
@@ -910,11 +924,14 @@ func TestLengthLimits(t *testing.T) {
 			if _, ok := r.publish(sent{size: 6}); !ok {
 				r.Error("refused although the first is as good as gone")
 			}
-			if _, ok := r.publish(sent{size: 1}); ok {
+			if _, ok := r.publish(sent{size: 5}); ok {
 				r.Error("accepted with a second message that stays")
 			}
+			if _, ok := r.publish(sent{size: 4}); !ok {
+				r.Error("refused although it fits beside the second")
+			}
 			r.dispatch()
-			r.want("1", 1, 1)
+			r.want("1", 2, 1)
 		}},
 		{"requeues may exceed the limit of reject-publish", limits(1, None, RejectPublish), func(r *rig) {
 			r.publish(sent{})
