@@ -160,18 +160,26 @@ func (ch *Channel) resolve(ops []op, to *settlements) (done int, err *Error) {
 
 // arrange puts deliveries that are settled together in the order of RabbitMQ: queue by queue, and of each queue
 // first what was got, every message for itself, then consumer by consumer, in order of their tags. What one gives back
-// goes out again, and its new room is used, before the next one's turn.
+// goes out again, and its new room is used, before the next one's turn. Of what a consumer rejects for good the
+// highest priorities go first.
 func arrange(list []settling) {
-	mixed := false
+	mixed, ranked := false, false
 	for i := 1; i < len(list) && !mixed; i++ {
 		mixed = list[i].q != list[0].q || list[i].c != list[0].c
+		ranked = ranked || list[i].e.Priority != list[0].e.Priority
 	}
-	if mixed {
+	if mixed || ranked && list[0].dies() {
 		slices.SortFunc(list, func(a, b settling) int {
 			if c := byQueue(&a, &b); c != 0 {
 				return c
 			}
-			return cmp.Or(strings.Compare(a.c.tag(), b.c.tag()), cmp.Compare(a.slot.tag, b.slot.tag))
+			if c := strings.Compare(a.c.tag(), b.c.tag()); c != 0 {
+				return c
+			}
+			if a.c != nil && a.dies() && a.e.Priority != b.e.Priority {
+				return cmp.Compare(b.e.Priority, a.e.Priority)
+			}
+			return cmp.Compare(a.slot.tag, b.slot.tag)
 		})
 	}
 	for i := range list {
@@ -179,6 +187,9 @@ func arrange(list []settling) {
 		s.apart = s.requeue && (i == 0 || s.c == nil) || mixed && i > 0 && s.c.tag() != list[i-1].c.tag()
 	}
 }
+
+// dies says whether the delivery is rejected for good.
+func (s *settling) dies() bool { return s.verb != VerbAck && !s.requeue }
 
 func byQueue(a, b *settling) int {
 	if a.q == b.q {

@@ -468,6 +468,18 @@ func testModel(t *testing.T) {
 					}
 					takers := m.takers()
 					if len(takers) == 0 {
+						if m.transit && m.cfg.MaxPriority != None && len(m.ready) <= left && m.cfg.Overflow == DropHead && m.over(0, 0) {
+							var all []Entry
+							for len(m.ready) > 0 {
+								all = append(all, m.pop())
+							}
+							m.transit = false
+							for _, e := range all {
+								gone := m.enter(e, now)
+								dead = append(dead, gone...)
+								left -= len(gone)
+							}
+						}
 						m.transit = false
 						for dead = append(dead, m.expire(now, &left)...); left > 0; dead = append(dead, m.expire(now, &left)...) {
 							one := 1

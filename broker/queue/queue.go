@@ -353,6 +353,23 @@ func (q *Queue) doom(e *Entry, now int64) (Reason, bool) {
 	return Expired, e.expired(now)
 }
 
+// replay makes what is in transit enter the queue one by one, as it came: which of several priorities a limit lets go
+// depends on what was there at the time. It says how many died.
+func (q *Queue) replay(now int64, out *Effects) (dead int) {
+	all := make([]Entry, 0, q.ready.n)
+	for q.ready.n > 0 {
+		all = append(all, *q.head())
+		q.pop()
+	}
+	q.transit = false
+	for i := range all {
+		q.ready.requeue(&all[i])
+		q.noteExpiry(&all[i])
+		q.fit(now, out)
+	}
+	return len(all) - q.ready.n
+}
+
 // fit lets go what has to once a message has become ready that is not in transit: from the head until the
 // queue is within its limits, then what has expired and is the head only now. So each message finds the queue as if
 // it came alone.
@@ -599,6 +616,9 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 		c := q.consumers.pick()
 		if c == nil {
 			// What was in transit came one by one: a limit let one go, then what had expired behind it.
+			if q.transit && q.arrivals != nil && q.ready.n <= left && q.over() {
+				left -= q.replay(now, out)
+			}
 			q.transit = false
 			for left -= q.expire(now, left, out); left > 0 && q.over(); left -= q.expire(now, left, out) {
 				q.die(MaxLen, out)

@@ -762,6 +762,14 @@ func TestLengthLimits(t *testing.T) {
 			}
 			r.want("!2expired !3expired", 2, 0)
 		}},
+		{"beyond the consumer's room a limit lets go of priorities as they came", func(c *Config) {
+			c.MaxLength, c.MaxPriority = 2, 9
+		}, func(r *rig) {
+			r.consumer(prefetch(1))
+			r.publish(sent{times: 4}, sent{priority: 1}, sent{priority: 2, expiration: -1})
+			r.dispatch()
+			r.want("1 !2maxlen !5maxlen !6maxlen", 2, 1)
+		}},
 		{"what the consumer has room for takes no bytes", limits(None, 7, RejectPublish), func(r *rig) {
 			r.consumer(prefetch(2))
 			if _, ok := r.publish(sent{size: 3, times: 4}); !ok {
