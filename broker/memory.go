@@ -68,7 +68,7 @@ func (b *Broker) Memory() Memory {
 	}
 	b.census.mu.Lock()
 	for ch := range b.census.channels {
-		tx := int64(ch.txPubs.Load())*int64(unsafe.Sizeof(publish{})) + int64(ch.txOps.Load())*(int64(unsafe.Sizeof(op{}))+16)
+		tx := int64(ch.txPubs.Load())*int64(unsafe.Sizeof(publish{})) + int64(ch.txOps.Load())*int64(unsafe.Sizeof(settling{}))
 		ch.peer.Lock()
 		m.Channels += channelMemory + tx + int64(ch.unacked.slots())*int64(unsafe.Sizeof(slot{})) + int64(cap(ch.wait))*int64(unsafe.Sizeof(pledge{}))
 		ch.peer.Unlock()
