@@ -189,6 +189,9 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 // OnData takes the whole frames of b and reports how many bytes those were, and how many the next
 // frame is known to need. Called by the connection's reader.
 func (s *Session) OnData(b []byte) (n, want int) {
+	if s.wait.bad != nil {
+		return len(b), 0
+	}
 	if s.state == expectHeader {
 		if n = s.header(b); n == 0 {
 			return 0, len(amqp.ProtocolHeader)
@@ -229,6 +232,9 @@ func (s *Session) frames(b []byte) (n, want int) {
 		n += k
 		if err != nil {
 			s.frameError(err)
+			if s.wait.bad != nil {
+				return len(b), 0
+			}
 			continue
 		}
 		n += s.frame(f, b[n:])
@@ -312,10 +318,15 @@ func (s *Session) unknownFrame(f amqp.Frame) {
 }
 
 // frameError answers a malformed frame with 501. When the place of the next frame is lost, the session
-// is closed: nothing more is read.
+// is closed: nothing more is read. What came before it comes first.
 func (s *Session) frameError(err error) {
 	var e *amqp.FrameError
 	fatal := !errors.As(err, &e) || e.Fatal()
+	if fatal && s.waits() {
+		s.wait.bad = err
+		s.startWait()
+		return
+	}
 	if s.state == closing {
 		if fatal {
 			s.finish()
@@ -357,9 +368,9 @@ func (s *Session) endTurn() {
 
 // fail ends the connection for the peer's mistake: 0-9-1 connection exception. id is the method it
 // is about, 0 for none. Before the login it is silent: what is not trusted is not talked to. Answers
-// that are kept come first.
+// that are kept and frames that are held come first.
 func (s *Session) fail(code uint16, text string, id amqp.MethodID) {
-	if s.conn != nil && s.conn.Kept() {
+	if s.waits() {
 		s.later(func() { s.failNow(code, text, id) })
 		return
 	}

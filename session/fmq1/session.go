@@ -226,6 +226,9 @@ func (s *Session) read(b []byte) (n, want int) {
 		s.state = atHello
 	}
 	for s.state != ended && n < len(b) {
+		if s.wait.fault != nil {
+			return len(b), 0
+		}
 		f, taken, more, err := wire.Next(b[n:], uint32(s.MaxMessage()))
 		if err != nil {
 			s.fatal(0, malformed(err))
