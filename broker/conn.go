@@ -22,7 +22,7 @@ func (u *User) Name() string { return u.user.Name }
 // Login checks name and password in constant time, and that a loopback user comes from this
 // machine. Any goroutine. The error's text is what a client may see; the cause is logged.
 func (b *Broker) Login(name, password string, info *ConnInfo) (*User, *Error) {
-	b.arrive(loginCost)
+	b.arrive(&b.pace.logins, due(loginCost, 1))
 	u, err := b.users.Authenticate(name, password)
 	if err == nil {
 		err = b.users.LoopbackOnly(name, info.Remote)
