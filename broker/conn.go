@@ -105,6 +105,15 @@ func (b *Broker) connect(u *User, p Peer, info *ConnInfo) (*Conn, *Error) {
 		consumers: make(map[*Consumer]struct{}),
 	}
 	c.turn.b = b
+	if e := b.HoldGuest(&c.held, PropertiesMemory(info.Properties)); e != nil {
+		return nil, e
+	}
+	ok := false
+	defer func() {
+		if !ok {
+			b.unfinished.Add(-c.held)
+		}
+	}()
 	b.connMu.Lock()
 	defer b.connMu.Unlock()
 	// What is checked here cannot go away unseen: a deletion first happens, then looks for connections.
@@ -117,7 +126,6 @@ func (b *Broker) connect(u *User, p Peer, info *ConnInfo) (*Conn, *Error) {
 	if e := b.admit(c, limits); e != nil {
 		return nil, e
 	}
-	ok := false
 	c.epoch = b.users.Epoch()
 	if c.access, ok = b.users.Access(u.user.Name, v.name); !ok {
 		return nil, refuse(NotAllowed, "access to vhost '%s' refused for user '%s'", v.name, u.user.Name)

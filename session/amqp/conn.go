@@ -143,7 +143,8 @@ type Session struct {
 	scratch       []byte // encoded replies
 	rewritten     []byte // properties of a publish that are stored otherwise than they came
 	body          body   // of which a part was taken
-	kept          int    // bytes of a partial frame, as counted by Conn.Hold
+	kept          int    // bytes of a partial frame, as counted by Conn.Hold or Broker.HoldGuest
+	guest         int64  // what is held before connection.open, as counted by Broker.HoldGuest
 	answered      bool   // this turn staged answers, which a client may ask for faster than it reads
 	wait          wait   // for answers that are kept until the disk has what they promise
 
@@ -248,14 +249,22 @@ func (s *Session) keep(left, want int) {
 		left = 0 // as most often
 	}
 	n := min(left, want)
-	if n == s.kept || s.conn == nil {
+	if n == s.kept || s.conn == nil && (s.state == closing || s.state == closed) {
 		return
 	}
-	if e := s.conn.Hold(int64(n - s.kept)); e != nil {
+	if e := s.holdMore(int64(n - s.kept)); e != nil {
 		s.fail(codeOf(e.Kind), e.Text, 0)
 		return
 	}
 	s.kept = n
+}
+
+// holdMore counts n bytes more, or less, of what is unfinished.
+func (s *Session) holdMore(n int64) *broker.Error {
+	if s.conn != nil {
+		return s.conn.Hold(n)
+	}
+	return s.b.HoldGuest(&s.guest, n)
 }
 
 // pauseBacklog is this package's own reason to stop reading, beside the broker's: the client asks
@@ -414,6 +423,7 @@ func (s *Session) sendClose(code uint16, text string, id amqp.MethodID) {
 // deliveries requeued, exclusive queues deleted. No Sink method is called afterwards.
 func (s *Session) detach() {
 	s.wait.drop()
+	s.b.HoldGuest(&s.guest, -s.guest)
 	for _, ch := range s.channels {
 		if ch != nil {
 			ch.dropContent()

@@ -125,6 +125,10 @@ func beCrowd(addrs []string) {
 			if _, err = fmt.Sscan(rest, &n); err == nil {
 				m.drop(n)
 			}
+		case "stall": // so many connections of a kind, in their handshake
+			if _, err = fmt.Sscan(rest, &kind, &n); err == nil {
+				err = m.stall(kind, n)
+			}
 		case "misbehave":
 			if _, err = fmt.Sscan(rest, &n); err == nil {
 				err = m.misbehave(n)
@@ -163,6 +167,41 @@ func (m *many) open(kind string, n int) error {
 		c, err := connect()
 		if err == nil {
 			m.keep(c)
+		}
+		return err
+	})
+}
+
+// stall has n clients send most of the longest frame that may come before a login; or log in, up to the vhost, with
+// as much of properties.
+func (m *many) stall(kind string, n int) error {
+	const most = 64 << 10
+	addr, first := m.amqp, []byte(amqp.ProtocolHeader)
+	switch kind {
+	case "AMQP":
+		login := amqp.ConnectionStartOk{ClientProperties: table.Append(nil, table.Table{{Name: "x", Value: table.StringValue(strings.Repeat("x", most-1000))}})}
+		first = login.AppendFrame(first, 0)
+		first = first[:len(first)-1]
+	case "FMQ1":
+		addr = m.fire
+		hello := fmq1.Hello{Ver: 1, Auth: fmq1.Auth{Mech: "plain", User: strings.Repeat("x", most-1000)}}
+		first = fmq1.Append([]byte(fmq1.Preface), fmq1.OpHello, &hello)
+		first = first[:len(first)-1]
+	case "properties": // which take more memory than on the wire
+		properties := make(table.Table, most/8)
+		for i := range properties {
+			properties[i] = table.Field{Name: fmt.Sprint(i), Value: table.BoolValue(true)}
+		}
+		login := amqp.ConnectionStartOk{ClientProperties: table.Append(nil, properties), Mechanism: []byte("PLAIN"), Response: []byte("\x00guest\x00guest"), Locale: []byte("en_US")}
+		first = login.AppendFrame(first, 0)
+	default:
+		return fmt.Errorf("no such kind")
+	}
+	return together(32, n, func(int) error {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			m.keep(c)
+			c.Write(first) // its error is that it was refused
 		}
 		return err
 	})
