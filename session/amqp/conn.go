@@ -60,8 +60,10 @@ const (
 	// maxContent is the largest body that content headers may announce at all.
 	maxContent = 512 << 20
 
-	// sessionMemory is about what a session with a channel takes, in bytes; see broker.ConnInfo.
-	sessionMemory = 3100
+	// sessionMemory is about what a session takes, channelsMemory what its channels share, in bytes; see
+	// broker.ConnInfo.
+	sessionMemory  = 1600
+	channelsMemory = 1550
 
 	// preTuneFrameMax bounds what a peer that has not logged in makes us keep. RabbitMQ accepts
 	// 4096; client properties of some frameworks come close to it.
@@ -175,6 +177,8 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 		Remote:   o.RemoteAddr(),
 		Local:    o.LocalAddr(),
 		Memory:   sessionMemory,
+
+		ChannelsMemory: channelsMemory,
 	}
 	if o, ok := o.(session.Counting); ok {
 		s.info.Octets = func() (n broker.Octets) {
