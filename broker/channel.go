@@ -20,6 +20,7 @@ type Channel struct {
 	peer   Peer
 	sink   Sink
 	number uint16
+	first  bool // of its connection, when it was opened
 
 	// Owned by the connection's reader.
 	pubs     []publish
@@ -80,7 +81,7 @@ func (c *Conn) Open(number uint16, s Sink) (*Channel, *Error) {
 	if e := c.countChannel(); e != nil {
 		return nil, e
 	}
-	ch := &Channel{conn: c, peer: c.peer, sink: s, number: number, routes: c.b.routes.NewCache(c.vhost.name)}
+	ch := &Channel{conn: c, peer: c.peer, sink: s, number: number, first: len(c.channels) == 0, routes: c.b.routes.NewCache(c.vhost.name)}
 	c.channels = append(c.channels, ch)
 	c.b.census.open(ch)
 	if !c.info.Internal {

@@ -125,7 +125,7 @@ var homes = map[string][]string{
 	"github.com/spf13/pflag":                  {"cmd/firemq"},
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
-	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
+	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server", "test/pressure"},
 	"go.opentelemetry.io/otel":                {"tracing"},
 	"go.opentelemetry.io/proto/otlp":          {"tracing"},
 	"google.golang.org/protobuf":              {"tracing"},
