@@ -85,6 +85,13 @@ func (ch *Channel) Settle() *Error {
 	return err
 }
 
+// warm asks for the memory of the message, which the settlement gives back.
+func (s *slot) warm() {
+	if m := s.e.Msg; m != nil {
+		m.Warm()
+	}
+}
+
 // resolve takes the deliveries that ops name off the ring into ch.settling. It stops at the first
 // unknown tag with the error, and tells how many ops it has dealt with, the wrong one included.
 func (ch *Channel) resolve(ops []op) (done int, err *Error) {
@@ -100,6 +107,7 @@ func (ch *Channel) resolve(ops []op) (done int, err *Error) {
 			if n := len(ch.settling); n == 0 || ch.settling[n-1].q != s.q {
 				s.q.warm()
 			}
+			s.warm()
 			ch.settling = append(ch.settling, settling{s, o.verb, o.requeue})
 			if o.verb == VerbAck {
 				ch.stats.Ack++
@@ -128,6 +136,7 @@ func (ch *Channel) resolve(ops []op) (done int, err *Error) {
 			if s.q == nil {
 				continue
 			}
+			s.warm()
 			ch.settling = append(ch.settling, settling{*s, o.verb, o.requeue})
 			*s = slot{tag: s.tag}
 			ch.unacked.live--

@@ -22,7 +22,7 @@ var arrows = map[string][]string{
 	"internal/transport": {"internal/websocket"},
 
 	// The broker: decides, without sockets or wire frames.
-	"broker/message":     {"frames/table", "pool"},
+	"broker/message":     {"frames/table", "internal/prefetch", "pool"},
 	"broker/queue":       {"broker/message"},
 	"broker/pattern":     {},
 	"broker/dedup":       {"frames/table"},
