@@ -29,7 +29,7 @@ var arrows = map[string][]string{
 	"broker/policy":      {"broker/dedup", "broker/pattern", "broker/queue", "frames/table"},
 	"broker/auth":        {"broker/pattern"},
 	"broker/definitions": {"broker", "broker/auth", "broker/policy", "broker/queue", "frames/table", "internal/vfs", "route"},
-	"route":              {"broker/dedup", "frames/table"},
+	"route":              {"broker/dedup", "frames/table", "internal/prefetch"},
 	"journal":            {"internal/vfs", "pool"},
 	"broker": {
 		"broker/auth", "broker/dedup", "broker/message", "broker/policy", "broker/queue", "frames/table",
