@@ -215,16 +215,14 @@ func (ch *Channel) flush() {
 func (ch *Channel) publish(t *turn, pubs []publish) {
 	traced := t.b.opt.Tracer != nil
 	for i := 0; i < len(pubs); {
-		if !traced { // spans are by the run
-			if n := mixed(pubs[i:]); n > 0 {
-				ch.publishMixed(t, pubs[i:i+n])
-				i += n
-				continue
-			}
-		}
 		j := i + 1
 		for j < len(pubs) && sameRoute(&pubs[i], &pubs[j]) {
 			j++
+		}
+		if n := mixed(pubs[i:], j-i); n > 0 && !traced { // spans are by the run
+			ch.publishMixed(t, pubs[i:i+n])
+			i += n
+			continue
 		}
 		if traced {
 			ch.beginSpans(t, pubs[i:j])
@@ -248,30 +246,27 @@ func (ch *Channel) publish(t *turn, pubs []publish) {
 // received counts publishes that go to equally many queues.
 func (ch *Channel) received(pubs []publish) {
 	ch.fresh.received(pubs)
+	first, exchange := 0, pubs[0].msg.Exchange()
 	for i := range pubs {
 		ch.grown += int64(cap(pubs[i].msg.Buf().B)) + messageCost
-	}
-	for i := 0; i < len(pubs); {
-		j := i + 1
-		for j < len(pubs) && bytes.Equal(pubs[i].msg.Exchange(), pubs[j].msg.Exchange()) {
-			j++
+		if x := pubs[i].msg.Exchange(); len(x) != len(exchange) || len(x) > 0 && !bytes.Equal(x, exchange) {
+			ch.count(pubs[first:i])
+			first, exchange = i, x
 		}
-		ch.count(pubs[i:j])
-		i = j
 	}
+	ch.count(pubs[first:])
 }
 
-// mixed is how many publishes, from the first one on, go to one queue each, and not all by the same route; 0 if none
-// do. Of a channel's publishes to one queue the order is kept by who takes them together, and there is none between
-// queues; those to several queues stay where they are among the others.
-func mixed(pubs []publish) int {
-	n, routes := 0, false
-	for n < min(len(pubs), maxPublishBatch) && len(pubs[n].queues) == 1 {
-		routes = routes || !sameRoute(&pubs[0], &pubs[n])
-		n++
-	}
-	if !routes {
+// mixed is how many publishes, from the first one on, go to one queue each, not all of them by the route that the first
+// run have; 0 if there are no others. Of a channel's publishes to one queue the order is kept by who takes them together, and
+// there is none between queues; those to several queues stay where they are among the others.
+func mixed(pubs []publish, run int) int {
+	if len(pubs[0].queues) != 1 || run == len(pubs) || len(pubs[run].queues) != 1 || run >= maxPublishBatch {
 		return 0
+	}
+	n := run + 1
+	for n < min(len(pubs), maxPublishBatch) && len(pubs[n].queues) == 1 {
+		n++
 	}
 	return n
 }

@@ -208,7 +208,9 @@ func (q *Queue) deliver(t *turn) {
 			}
 			d.Entry.Msg = m
 		}
-		d.Entry.Msg.WarmContent() // which send is about to copy
+		if d.Entry.Journaled {
+			d.Entry.Msg.WarmContent() // which send is about to copy
+		}
 		if len(c.pending) == 0 {
 			c.pending = t.lend()
 			t.served = append(t.served, c)

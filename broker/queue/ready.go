@@ -235,7 +235,7 @@ func (f *fifo) front() *Entry { return &f.first.entries[f.from] }
 const warmAhead = 8
 
 // warm asks for the memory of n messages, beginning with the one that has skip before it, as far as they are in the first
-// chunk.
+// chunk. Those that did not have to wait for the journal have mostly just come, and are in the cache.
 func (f *fifo) warm(skip, n int) {
 	c := f.first
 	if c == nil {
@@ -246,8 +246,8 @@ func (f *fifo) warm(skip, n int) {
 		end = f.to
 	}
 	for i := f.from + skip; i < min(f.from+skip+n, end); i++ {
-		if m := c.entries[i].Msg; m != nil {
-			m.Warm()
+		if e := &c.entries[i]; e.Journaled && e.Msg != nil {
+			e.Msg.Warm()
 		}
 	}
 }
