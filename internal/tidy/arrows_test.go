@@ -126,6 +126,9 @@ var homes = map[string][]string{
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
 	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
+	"go.opentelemetry.io/otel":                {"tracing"},
+	"go.opentelemetry.io/proto/otlp":          {"tracing"},
+	"google.golang.org/protobuf":              {"tracing"},
 	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/amqp_hello"},
 }
 
@@ -133,8 +136,6 @@ var homes = map[string][]string{
 var testModules = []string{
 	"github.com/rabbitmq/amqp091-go",
 	"github.com/tinylib/msgp",
-	"go.opentelemetry.io/proto/slim/otlp",
 	"go.uber.org/goleak",
-	"google.golang.org/protobuf",
 	"pgregory.net/rapid",
 }
