@@ -92,7 +92,7 @@ func (b *Broker) lookForLate(now int64) {
 	}
 	b.census.mu.Unlock()
 	for _, ch := range t.open {
-		if _, found := ch.late(now, nil); found {
+		if _, found := ch.late(now); found {
 			ch.peer.Late(ch)
 		}
 	}
@@ -111,10 +111,9 @@ type Late struct {
 	queue *Queue
 }
 
-// late finds the first delivery whose time is over, but for those that pass says are settled; without one it
-// notes from when there may be one. Deliveries are in the order of their times: where all have the same timeout
+// late finds the first delivery whose time is over; without one it notes from when there may be one. Deliveries are in the order of their times: where all have the same timeout
 // the oldest alone is looked at, else those older than the shortest. Any goroutine, no lock held.
-func (ch *Channel) late(now int64, pass func(tag uint64) bool) (l Late, found bool) {
+func (ch *Channel) late(now int64) (l Late, found bool) {
 	shortest := ch.conn.b.timeouts.shortest.Load()
 	due := now + shortest
 	for tag, more := uint64(0), true; more; {
@@ -126,7 +125,7 @@ func (ch *Channel) late(now int64, pass func(tag uint64) bool) (l Late, found bo
 		for ; i < end; i++ {
 			s := u.at(i)
 			tag = s.tag + 1
-			if s.q == nil || pass != nil && pass(s.tag) {
+			if s.q == nil {
 				continue
 			}
 			if s.at+shortest >= due {
@@ -151,12 +150,11 @@ func (ch *Channel) late(now int64, pass func(tag uint64) bool) (l Late, found bo
 }
 
 // Late finds a delivery that has waited for its acknowledgement for longer than it may, the oldest of them, as the
-// error that its client is told: PreconditionFailed. nil: there is none, perhaps not any more. What a transaction
-// has settled does not count, unless it is rolled back. The session then closes the channel, or calls Withdraw. By
+// error that its client is told: PreconditionFailed. nil: there is none, perhaps not any more. The session then closes the channel, or calls Withdraw. By
 // the connection's reader, after Peer.Late, outside of a turn.
 func (ch *Channel) Late() (l Late, e *Error) {
 	b := ch.conn.b
-	l, found := ch.late(b.opt.Now(), ch.tx.settles())
+	l, found := ch.late(b.opt.Now())
 	if !found {
 		return l, nil
 	}
@@ -169,26 +167,6 @@ func (ch *Channel) Late() (l Late, e *Error) {
 		"queue", l.queue.name, "consumer", consumer, "delivery_tag", l.Tag, "timeout_ms", l.Timeout)
 	return l, refuse(PreconditionFailed, "delivery acknowledgement on channel %d timed out. Timeout value used: %d ms. "+
 		"This timeout value can be configured, see consumers doc guide to learn more", ch.number, l.Timeout)
-}
-
-// settles says of a tag whether a transaction has settled it; nil: it has settled none.
-func (tx *transaction) settles() func(tag uint64) bool {
-	if tx == nil || len(tx.ops) == 0 {
-		return nil
-	}
-	upto := uint64(0)
-	for _, o := range tx.ops {
-		if o.multiple {
-			if o.tag == 0 {
-				return func(uint64) bool { return true }
-			}
-			upto = max(upto, o.tag)
-		}
-	}
-	return func(tag uint64) bool {
-		_, named := tx.named[tag]
-		return named || tag <= upto
-	}
 }
 
 // Withdraw requeues all that the consumer of a late delivery holds, or the one delivery of a get, and ends the

@@ -110,8 +110,8 @@ func TestShortAcknowledgementTimeoutBehindLongOnes(t *testing.T) {
 	const old = timeoutBatch + 10
 	for i := range old {
 		c.publish("", []string{"long", "never"}[i%2], "m")
+		c.end()
 	}
-	c.end()
 	c.wantLate(now, 100_000, "long ones", 0, 0)
 	c.publish("", "short", "m")
 	c.publish("", "short", "n")
@@ -218,9 +218,10 @@ func TestWithdraw(t *testing.T) {
 	const n = timeoutBatch + 100
 	for range n {
 		c.publish("", "q", "m")
+		c.end()
 		c.publish("", "r", "m")
+		c.end()
 	}
-	c.end()
 	now.advance(60_001, c)
 	c.end()
 	c.b.upkeep.tick()
