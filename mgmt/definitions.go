@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
 	"strings"
 
 	"github.com/firemq/firemq/broker"
@@ -147,21 +150,11 @@ func importVHost(r *request) error {
 
 func (r *request) importInto(vhost string) error {
 	p := r.PostBody()
-	if strings.HasPrefix(string(r.Request.Header.ContentType()), "multipart/form-data") {
-		f, err := r.FormFile("file")
-		if err != nil {
+	if kind := string(r.Request.Header.ContentType()); strings.HasPrefix(kind, "multipart/form-data") {
+		var err error
+		if p, err = uploaded(kind, p); err != nil {
 			return badRequest("failed_to_parse_json")
 		}
-		file, err := f.Open()
-		if err != nil {
-			return fmt.Errorf("open the uploaded file: %w", err)
-		}
-		defer file.Close()
-		var b bytes.Buffer
-		if _, err := b.ReadFrom(file); err != nil {
-			return fmt.Errorf("read the uploaded file: %w", err)
-		}
-		p = b.Bytes()
 	} else if k := r.Request.Header.ContentType(); len(k) > 0 && !jsonBody(r) && !bytes.HasPrefix(k, []byte("application/x-www-form-urlencoded")) {
 		return &failure{status: 415}
 	}
@@ -173,6 +166,23 @@ func (r *request) importInto(vhost string) error {
 		return badRequest(err.Error())
 	}
 	return r.done(false)
+}
+
+// uploaded is the part "file" of a form, as browsers send it.
+func uploaded(kind string, form []byte) ([]byte, error) {
+	_, params, err := mime.ParseMediaType(kind)
+	if err != nil {
+		return nil, err
+	}
+	for parts := multipart.NewReader(bytes.NewReader(form), params["boundary"]); ; {
+		part, err := parts.NextRawPart()
+		if err != nil {
+			return nil, err
+		}
+		if part.FormName() == "file" {
+			return io.ReadAll(part)
+		}
+	}
 }
 
 // Import makes what a definitions document of FireMQ or RabbitMQ says, in one vhost if that is named. What

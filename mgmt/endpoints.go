@@ -10,7 +10,7 @@ func endpoints() []endpoint {
 		{path: "/version", level: member, get: version},
 		{path: "/extensions", level: member, get: emptyList},
 		{path: "/auth", level: public, get: oauth},
-		{path: "/login", level: public, post: postLogin},
+		{path: "/login", write: public, post: postLogin},
 
 		{path: "/nodes", level: monitoring, get: listNodes},
 		{path: "/nodes/{node}", level: monitoring, get: getNode},
@@ -44,7 +44,7 @@ func endpoints() []endpoint {
 		{path: "/exchanges/{vhost}/{exchange}", level: vhostUser, write: vhostUser, get: getExchange, put: putExchange, delete: deleteExchange},
 		{path: "/exchanges/{vhost}/{exchange}/bindings/source", level: vhostUser, get: listBindingsFrom},
 		{path: "/exchanges/{vhost}/{exchange}/bindings/destination", level: vhostUser, get: listBindingsTo},
-		{path: "/exchanges/{vhost}/{exchange}/publish", write: vhostUser, post: publish},
+		{path: "/exchanges/{vhost}/{exchange}/publish", write: vhostUser, large: true, post: publish},
 
 		{path: "/queues", level: member, get: listQueues},
 		{path: "/queues/detailed", level: member, get: listQueues},
@@ -87,16 +87,16 @@ func endpoints() []endpoint {
 		{path: "/global-parameters/{name}", level: policymaker, write: policymaker, get: getGlobal, put: putGlobal, delete: deleteGlobal},
 		{path: "/cluster-name", level: member, write: administrator, get: getClusterName, put: putClusterName},
 
-		{path: "/definitions", level: administrator, write: administrator, get: exportAll, post: importAll},
-		{path: "/all-configuration", level: administrator, write: administrator, get: exportAll, post: importAll},
-		{path: "/definitions/{vhost}", level: administrator, write: administrator, get: exportVHost, post: importVHost},
+		{path: "/definitions", level: administrator, write: administrator, large: true, get: exportAll, post: importAll},
+		{path: "/all-configuration", level: administrator, write: administrator, large: true, get: exportAll, post: importAll},
+		{path: "/definitions/{vhost}", level: administrator, write: administrator, large: true, get: exportVHost, post: importVHost},
 
 		{path: "/vhosts/{vhost}/permissions", level: administrator, get: listPermissions},
 		{path: "/vhosts/{vhost}/topic-permissions", level: administrator, get: listTopicPermissions},
 
 		{path: "/users", level: administrator, get: listUsers},
 		{path: "/users/without-permissions", level: administrator, get: listUsersWithoutPermissions},
-		{path: "/users/bulk-delete", write: administrator, post: deleteUsers},
+		{path: "/users/bulk-delete", write: administrator, large: true, post: deleteUsers},
 		{path: "/users/{user}", level: administrator, write: administrator, get: getUser, put: putUser, delete: deleteUser},
 		{path: "/users/{user}/permissions", level: administrator, get: listPermissions},
 		{path: "/users/{user}/topic-permissions", level: administrator, get: listTopicPermissions},
