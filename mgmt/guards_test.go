@@ -27,6 +27,11 @@ type guarded struct {
 // guard starts one with a limit of memory, 0 for none, and with what a client may take of time.
 func guard(t *testing.T, memory int64, header, body, answer time.Duration) *guarded {
 	t.Helper()
+	return guardWith(t, mgmt.Options{Resources: func() mgmt.Resources { return mgmt.Resources{MemoryLimit: memory} }}, header, body, answer)
+}
+
+func guardWith(t *testing.T, o mgmt.Options, header, body, answer time.Duration) *guarded {
+	t.Helper()
 	b, _, err := broker.Open(broker.Options{
 		Start:  broker.Snapshot{VHosts: []string{"/"}},
 		Codecs: map[messages.Encoding]messages.Codec{messages.AMQP: amqpframes.PropertyCodec{}},
@@ -40,9 +45,8 @@ func guard(t *testing.T, memory int64, header, body, answer time.Duration) *guar
 	if err := b.Users().AddUser("managing", "secret", "management"); err != nil {
 		t.Fatal(err)
 	}
-	s, err := mgmt.ListenAt("127.0.0.1:0", mgmt.Options{
-		Broker: b, Resources: func() mgmt.Resources { return mgmt.Resources{MemoryLimit: memory} },
-	}, header, body, answer)
+	o.Broker = b
+	s, err := mgmt.ListenAt("127.0.0.1:0", o, header, body, answer)
 	if err != nil {
 		t.Fatal(err)
 	}

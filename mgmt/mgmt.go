@@ -59,10 +59,11 @@ type Control interface {
 	Stop() (stop func(), err error)
 }
 
-// Resources are the limits of memory and disk, and the alarms.
+// Resources are the limits of memory, disk and connections, the alarms, and the connections of clients that count.
 type Resources struct {
-	MemoryLimit, DiskFreeLimit int64 // bytes, 0: none
-	MemoryAlarm, DiskAlarm     bool
+	MemoryLimit, DiskFreeLimit  int64 // bytes, 0: none
+	MemoryAlarm, DiskAlarm      bool
+	Connections, MaxConnections int // MaxConnections 0: no limit
 }
 
 // SpanStats are what became of spans since the start.
