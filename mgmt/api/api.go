@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -538,6 +539,20 @@ func Decode(p []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(p))
 	d.UseNumber()
 	return d.Decode(v)
+}
+
+// WarningHeader is the name of headers in the answer to an import that say what was skipped: each is a Go string literal.
+const WarningHeader = "FireMQ-Warning"
+
+// Warnings are what those headers say.
+func Warnings(headers []string) []string {
+	var all []string
+	for _, h := range headers {
+		if s, err := strconv.Unquote(h); err == nil {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // Definitions are the whole broker but for its messages.
