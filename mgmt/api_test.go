@@ -100,7 +100,11 @@ func TestAnswers(t *testing.T) {
 		{"DELETE", "/permissions/%2F/u", nil, 404, ""},
 		{"PUT", "/user-limits/u/max-z", object{"value": 5}, 400, `Unrecognised terms [{<<"max-z">>,5}] in user-limits`},
 		{"PUT", "/user-limits/absent/max-channels", object{"value": 5}, 400, `["no_such_user","absent"]`},
-		{"POST", "/users/bulk-delete", object{"users": []string{"u", "absent"}}, 400, `["no_such_user","absent"]`},
+		{"POST", "/users/bulk-delete", object{"users": []any{"u", 1}}, 400, `["not_string","users"]`},
+		{"GET", "/users/u", nil, 200, ""},
+		{"POST", "/users/bulk-delete", object{"users": []string{"u", "absent"}}, 204, ""},
+		{"PUT", "/topic-permissions/%2F/guest", object{"exchange": "nowhere", "write": "", "read": ""}, 400, `["no_such_exchange","nowhere"]`},
+		{"POST", "/definitions/none", object{}, 404, "vhost_not_found"},
 		{"GET", "/users/u", nil, 404, ""},
 
 		{"PUT", "/vhosts/v", object{"default_queue_type": "z"}, 400, "z"},

@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -79,7 +80,7 @@ func (s *Server) limitsOf(vhost string) map[string]int {
 
 func metadataOf(m broker.VHostMeta) api.VHostMetadata {
 	return api.VHostMetadata{
-		Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: m.DefaultQueueType, Protected: m.Protected,
+		Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: cmp.Or(m.DefaultQueueType, "classic"), Protected: m.Protected,
 	}
 }
 
@@ -96,6 +97,7 @@ func (s *Server) exportVHost(name string) api.VHostDefinitions {
 	d := api.VHostDefinitions{
 		RabbitVersion: compatibleVersion, RabbitMQVersion: compatibleVersion, ProductName: "FireMQ", ProductVersion: s.opt.Version,
 		Format: "single_virtual_host", OriginalVHost: name, Limits: s.limitsOf(name),
+		Explanation: "Definitions of virtual host '" + name + "'", Description: m.Description,
 		Metadata:   metadataOf(m),
 		VHostParts: newParts(),
 	}
@@ -152,7 +154,7 @@ func importAll(r *request) error { return r.importInto("") }
 
 func importVHost(r *request) error {
 	if r.known() != nil {
-		return missing
+		return errVHostMissing
 	}
 	return r.importInto(r.vars["vhost"])
 }

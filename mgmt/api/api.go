@@ -580,6 +580,8 @@ type VHostDefinitions struct {
 	ProductVersion  string         `json:"product_version"`
 	Format          string         `json:"rabbitmq_definition_format"`
 	OriginalVHost   string         `json:"original_vhost_name"`
+	Explanation     string         `json:"explanation"`
+	Description     string         `json:"description"`
 	Metadata        VHostMetadata  `json:"metadata"`
 	Limits          map[string]int `json:"limits"`
 	VHostParts
