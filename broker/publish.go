@@ -273,7 +273,7 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	t.refused = grow(t.refused, len(pubs))
 	clear(t.counts)
 	clear(t.refused)
-	t.spans, t.original = t.spans[:0], 0
+	t.spans, t.lasting, t.original = t.spans[:0], false, 0
 	for i := range pubs {
 		pubs[i].msg.Taken = t.now
 	}
@@ -341,6 +341,7 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 		}
 		if keys != nil && q.journaled() && q.sm.NextSeq() > first {
 			t.spans = append(t.spans, ownSpan{q, first, q.sm.NextSeq() - 1})
+			t.lasting = t.lasting || !q.settings.Load().Dedup.Present
 		}
 		q.apply(t)
 		if transient || q.overdue(t) { // what expires at once does so before it is on disk
@@ -354,6 +355,7 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	case t.batch != nil:
 		t.batch.publish(pubs, t)
 		t.batch.spans = append(t.batch.spans, t.spans...)
+		t.batch.lasting = t.batch.lasting || t.lasting
 	default:
 		j := b.journal
 		j.Lock()
@@ -365,6 +367,9 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 			var head [headMax]byte
 			last = j.Publish(t.targets[i*n:i*n+t.counts[i]], weight(uint32(len(m.Body()))), encodeHead(&head, m, t.now), m.Bytes())
 			m.SetPosition(last)
+			if t.lasting {
+				j.Keep(last)
+			}
 		}
 		j.Unlock()
 		t.appended(last)

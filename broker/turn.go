@@ -49,6 +49,7 @@ type turn struct {
 	keys     []dedup.Key
 	headers  table.Table
 	spans    []ownSpan
+	lasting  bool // one of these keys outlives its message
 	original journal.Position
 }
 

@@ -50,8 +50,9 @@ func (ch *Channel) TxSelect() *Error {
 type txBatch struct {
 	records  journal.Batch
 	messages []*message.Message // by their number in records, each with a reference
-	spans    []ownSpan
-	original journal.Position // see turn
+	spans    []ownSpan          // as in turn, like the next two
+	lasting  bool
+	original journal.Position
 }
 
 // publish adds a run of messages and their targets, which are in t.
@@ -86,6 +87,9 @@ func (b *txBatch) append(t *turn) (pos journal.Position) {
 	pos = j.Append(&b.records)
 	for i, m := range b.messages {
 		m.SetPosition(b.records.Position(i))
+	}
+	if b.lasting {
+		j.Keep(pos)
 	}
 	j.Unlock()
 	t.freeSettled(taken)
