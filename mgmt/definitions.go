@@ -240,6 +240,9 @@ func Import(b *broker.Broker, document []byte, vhost string) (warnings []string,
 	return m.warnings, err
 }
 
+// newVHost is what a file says of a vhost: each is one change.
+type newVHost []func(v *broker.VHostMeta)
+
 // importer is one import: what it has read and will make.
 type importer struct {
 	b        *broker.Broker
@@ -251,7 +254,7 @@ type importer struct {
 	unsaid   int // warnings beyond those
 
 	newUsers    []auth.User
-	newVHosts   map[string]broker.VHostMeta
+	newVHosts   map[string]newVHost
 	permissions []auth.Permission
 	topics      []auth.TopicPermission
 	globals     []api.GlobalParameter
@@ -420,38 +423,38 @@ func (m *importer) readVHost(b body) {
 		return b[key]
 	}
 	// What a file does not say of a vhost that exists, as those of older versions, stays.
-	v := m.b.VHostMeta(name)
-	if s, ok := pick("description").(string); ok {
-		v.Description = s
+	var says newVHost
+	if d, ok := pick("description").(string); ok {
+		says = append(says, func(v *broker.VHostMeta) { v.Description = d })
 	}
 	if t := pick("tags"); t != nil {
 		tags, err := tagsOf(t)
 		if err != nil {
 			m.fault("vhost '%s': tags are neither a list nor a string", name)
 		}
-		v.Tags = tags
+		says = append(says, func(v *broker.VHostMeta) { v.Tags = tags })
 	}
 	if kind, ok := pick("default_queue_type").(string); ok {
 		switch kind {
 		case "", "undefined", "classic":
-			v.DefaultQueueType = ""
+			kind = ""
 		case "quorum":
-			v.DefaultQueueType = kind
 		default:
 			m.fault("vhost '%s': default queue type '%s' is not supported", name, kind)
 		}
+		says = append(says, func(v *broker.VHostMeta) { v.DefaultQueueType = kind })
 	}
 	if on, ok := pick("tracing").(bool); ok {
-		v.Tracing = on
+		says = append(says, func(v *broker.VHostMeta) { v.Tracing = on })
 	}
 	if on, ok := pick("protected_from_deletion").(bool); ok {
-		v.Protected = on
+		says = append(says, func(v *broker.VHostMeta) { v.Protected = on })
 	}
 	m.readLimits(name, b["limits"])
 	if m.newVHosts == nil {
-		m.newVHosts = make(map[string]broker.VHostMeta)
+		m.newVHosts = make(map[string]newVHost)
 	}
-	m.newVHosts[name] = v
+	m.newVHosts[name] = append(m.newVHosts[name], says...)
 	m.vhosts[name] = true
 }
 
@@ -774,7 +777,11 @@ func (m *importer) apply() error {
 	}
 	for _, v := range sortedKeys(m.newVHosts) {
 		m.b.AddVHost(v)
-		refused(m.b.SetVHostMeta(v, m.newVHosts[v]))
+		refused(m.b.ChangeVHostMeta(v, func(old *broker.VHostMeta) {
+			for _, change := range m.newVHosts[v] {
+				change(old)
+			}
+		}))
 	}
 	for _, p := range m.permissions {
 		_, err := users.SetPermissions(p)

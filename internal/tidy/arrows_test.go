@@ -101,7 +101,7 @@ var testArrows = map[string][]string{
 	"test/pressure":        {"bench/plot", "frames/amqp", "frames/fmq1", "frames/table", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
-	"mgmt":                 {"internal/vfs", "server"}, // a broken disk, a whole broker
+	"mgmt":                 {"frames/amqp", "internal/vfs", "server"}, // properties of messages, a broken disk, a whole broker
 	"tracing":              {"sdk/go", "server"},
 
 	"test/compat/go":            {"test/internal/brokertest"},
@@ -125,7 +125,10 @@ var homes = map[string][]string{
 	"github.com/spf13/pflag":                  {"cmd/firemq"},
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
-	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
+	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server", "test/pressure"},
+	"go.opentelemetry.io/otel":                {"tracing"},
+	"go.opentelemetry.io/proto/otlp":          {"tracing"},
+	"google.golang.org/protobuf":              {"tracing"},
 	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/amqp_hello"},
 }
 
@@ -133,8 +136,6 @@ var homes = map[string][]string{
 var testModules = []string{
 	"github.com/rabbitmq/amqp091-go",
 	"github.com/tinylib/msgp",
-	"go.opentelemetry.io/proto/slim/otlp",
 	"go.uber.org/goleak",
-	"google.golang.org/protobuf",
 	"pgregory.net/rapid",
 }
