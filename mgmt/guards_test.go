@@ -66,9 +66,11 @@ func (g *guarded) dial(from string) *rawClient {
 		g.t.Skipf("no connection from %s: %v", from, err)
 	}
 	g.t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
 	return &rawClient{t: g.t, Conn: c, r: bufio.NewReader(c)}
 }
+
+// patience is how long a client waits for what must come.
+const patience = 30 * time.Second
 
 // rawClient is a client that sends what it likes.
 type rawClient struct {
@@ -79,6 +81,7 @@ type rawClient struct {
 
 func (c *rawClient) send(s string) *rawClient {
 	c.t.Helper()
+	c.SetDeadline(time.Now().Add(patience))
 	if _, err := io.WriteString(c.Conn, s); err != nil {
 		c.t.Fatal(err)
 	}
@@ -88,6 +91,7 @@ func (c *rawClient) send(s string) *rawClient {
 // answer reads one.
 func (c *rawClient) answer() answer {
 	c.t.Helper()
+	c.SetDeadline(time.Now().Add(patience))
 	res, err := http.ReadResponse(c.r, nil)
 	if err != nil {
 		c.t.Fatal(err)
@@ -102,6 +106,7 @@ func (c *rawClient) answer() answer {
 
 // gone waits for the end of the connection.
 func (c *rawClient) gone() bool {
+	c.SetDeadline(time.Now().Add(patience))
 	_, err := io.Copy(io.Discard, c.r)
 	ne, ok := err.(net.Error)
 	return !ok || !ne.Timeout()
@@ -131,7 +136,7 @@ const (
 
 // TestBodies: what a body may be depends on who sends it where, and all of that is known before it is read.
 func TestBodies(t *testing.T) {
-	g := guard(t, 0, 10*time.Second, 10*time.Second, 10*time.Second)
+	g := guard(t, 0, time.Hour, time.Hour, time.Hour)
 	for _, r := range []struct {
 		name, head string
 		status     int
@@ -186,7 +191,7 @@ func TestBodies(t *testing.T) {
 
 // TestLoginForm: the form of RabbitMQ's UI needs no other credentials than those in it.
 func TestLoginForm(t *testing.T) {
-	g := guard(t, 0, 10*time.Second, 10*time.Second, 10*time.Second)
+	g := guard(t, 0, time.Hour, time.Hour, time.Hour)
 	for form, want := range map[string]int{"username=guest&password=guest": 200, "username=guest&password=wrong": 401, "": 401} {
 		a := g.dial("127.0.0.1").send(head("POST", "/api/login", "", length(len(form)), "Content-Type: application/x-www-form-urlencoded") + form).answer()
 		if a.status != want || (a.header.Get("Set-Cookie") != "") != (want == 200) {
@@ -198,7 +203,7 @@ func TestLoginForm(t *testing.T) {
 // TestBodiesTogether: bodies under way share a part of the memory limit; one that is alone has it all.
 func TestBodiesTogether(t *testing.T) {
 	const memory = 256 << 20 // an eighth of it is 32 MiB; a body counts four times
-	g := guard(t, memory, 10*time.Second, 10*time.Second, 10*time.Second)
+	g := guard(t, memory, time.Hour, time.Hour, time.Hour)
 	message := func(size int) string {
 		before, after := `{"properties":{},"routing_key":"q","payload":"`, `","payload_encoding":"string"}`
 		return before + strings.Repeat("a", size-len(before)-len(after)) + after
@@ -242,7 +247,7 @@ func TestBodiesTogether(t *testing.T) {
 
 // TestBodiesOfManyValues: a short text that takes much memory to read counts for what it takes.
 func TestBodiesOfManyValues(t *testing.T) {
-	g := guard(t, 64<<20, 10*time.Second, 10*time.Second, 10*time.Second)
+	g := guard(t, 64<<20, time.Hour, time.Hour, time.Hour)
 	text := `{"properties":{"headers":{"h":[` + strings.Repeat("0,", 30_000) + `0]}},"routing_key":"q","payload":"","payload_encoding":"string"}`
 	if len(text) > 64<<10 {
 		t.Fatal("that is no small body")
@@ -253,7 +258,7 @@ func TestBodiesOfManyValues(t *testing.T) {
 	if a := g.dial("127.0.0.1").send(head("POST", publishX, "guest:guest", length(len(text))) + text).answer(); a.status != 503 {
 		t.Errorf("30,000 values beside it: %d %s", a.status, a.body)
 	}
-	h := guard(t, 64<<20, 10*time.Second, 10*time.Second, 10*time.Second)
+	h := guard(t, 64<<20, time.Hour, time.Hour, time.Hour)
 	if a := h.dial("127.0.0.1").send(head("POST", publishX, "guest:guest", length(len(text))) + text).answer(); a.status != 200 {
 		t.Errorf("30,000 values alone: %d %s", a.status, a.body)
 	}
@@ -262,7 +267,7 @@ func TestBodiesOfManyValues(t *testing.T) {
 // TestSlowHeaders: half of a header, sent as often as one address may, costs nobody else a connection, and not even
 // that address the next one; and it does not last.
 func TestSlowHeaders(t *testing.T) {
-	g := guard(t, 0, time.Hour, 10*time.Second, 10*time.Second)
+	g := guard(t, 0, time.Hour, time.Hour, time.Hour)
 	idle := g.dial("127.0.0.1").send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 	if a := idle.answer(); a.status != 200 {
 		t.Fatal(a.status)
@@ -307,7 +312,7 @@ func TestSlowHeaders(t *testing.T) {
 	}
 
 	// A header has its time, and so has the first byte.
-	h := guard(t, 0, 50*time.Millisecond, 10*time.Second, 10*time.Second)
+	h := guard(t, 0, 500*time.Millisecond, time.Hour, time.Hour)
 	if a := h.dial("127.0.0.1").send("GET /api/overview HTTP/1.1\r\nHost").answer(); a.status != 408 {
 		t.Errorf("half of a header: %d %s", a.status, a.body)
 	}
@@ -319,7 +324,7 @@ func TestSlowHeaders(t *testing.T) {
 // TestSlowBodies: bodies that do not come, of users that may send them, take the share of one address, until they are
 // given up.
 func TestSlowBodies(t *testing.T) {
-	g := guard(t, 0, 10*time.Second, time.Hour, 10*time.Second)
+	g := guard(t, 0, time.Hour, time.Hour, time.Hour)
 	for range mgmt.MaxOfOne {
 		g.dial("127.0.0.1").send(head("POST", publishX, "guest:guest", length(60_000)) + "{")
 	}
@@ -332,7 +337,7 @@ func TestSlowBodies(t *testing.T) {
 		g.probe("127.0.0.2")
 	}
 
-	h := guard(t, 0, 10*time.Second, 50*time.Millisecond, 10*time.Second)
+	h := guard(t, 0, time.Hour, 50*time.Millisecond, time.Hour)
 	for _, size := range []int{2, 60_000, 19 << 20} {
 		c := h.dial("127.0.0.1").send(head("POST", publishX, "guest:guest", length(size)) + "{")
 		if a := c.answer(); a.status != 408 || a.reason() != "The request's body comes too slowly" {
@@ -348,7 +353,7 @@ func TestSlowBodies(t *testing.T) {
 // TestSlowReaders: answers that are not taken count together, and are given up.
 func TestSlowReaders(t *testing.T) {
 	const size = 12 << 20 // more than sockets take
-	g := guard(t, 160<<20, 10*time.Second, 10*time.Second, time.Hour)
+	g := guard(t, 160<<20, time.Hour, time.Hour, time.Hour)
 	put := func(g *guarded) string {
 		c := g.dial("127.0.0.1")
 		text := `{}`
@@ -378,7 +383,7 @@ func TestSlowReaders(t *testing.T) {
 		t.Errorf("afterwards: %d", a.status)
 	}
 
-	h := guard(t, 160<<20, 10*time.Second, 10*time.Second, 100*time.Millisecond)
+	h := guard(t, 160<<20, time.Hour, time.Hour, 100*time.Millisecond)
 	h.dial("127.0.0.1").send(put(h))
 	waitFor(t, func() bool { _, answers := h.s.Held(); return answers > size })
 	waitFor(t, func() bool { _, answers := h.s.Held(); return answers == 0 && h.s.Connections() == 0 })

@@ -37,7 +37,7 @@ func TestHealthChecks(t *testing.T) {
 			}
 			return in.listeners
 		},
-	}, 10*time.Second, 10*time.Second, 10*time.Second)
+	}, time.Hour, time.Hour, time.Hour)
 	port := func(n int) net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: n} }
 	certificate := func() *x509.Certificate { return &x509.Certificate{NotAfter: time.Now().AddDate(0, 2, 0)} }
 	healthy := standIn{listeners: []mgmt.Listener{
