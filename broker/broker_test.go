@@ -62,7 +62,9 @@ type testSink struct {
 	cancelled []string
 	committed int
 	onReturn  func(*message.Message)
-	discard   bool // count instead of keep
+	discard   bool   // count instead of keep
+	copies    []byte // where what is discarded is copied to, one message behind the other, as into an outbox
+	copied    int
 	n         int
 	confirmed uint64
 }
@@ -71,6 +73,12 @@ func (s *testSink) Deliver(d *Delivery) {
 	s.peer.staged = true
 	s.n++
 	if s.discard {
+		if len(s.copies) > 0 {
+			if len(s.copies)-s.copied < len(d.Msg.Bytes()) {
+				s.copied = 0
+			}
+			s.copied += copy(s.copies[s.copied:], d.Msg.Bytes())
+		}
 		return
 	}
 	g := delivered{tag: d.Tag, body: string(d.Msg.Body()), redelivered: d.Redelivered}

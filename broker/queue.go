@@ -211,6 +211,9 @@ func (q *Queue) deliver(t *turn) {
 			}
 			d.Entry.Msg = m
 		}
+		if d.Entry.Journaled {
+			d.Entry.Msg.WarmContent() // which send is about to copy
+		}
 		if len(c.pending) == 0 {
 			if q.twins {
 				q.sendTwin(t, c)

@@ -100,6 +100,13 @@ func (ch *Channel) Settle() *Error {
 	return err
 }
 
+// warm asks for the memory of the message, which the settlement gives back.
+func (s *slot) warm() {
+	if m := s.e.Msg; m != nil {
+		m.Warm()
+	}
+}
+
 // countAcks counts the acks that are about to be carried out. Peer locked.
 func (ch *Channel) countAcks() {
 	ch.stats.Ack += ch.settling.acks
@@ -119,6 +126,7 @@ func (ch *Channel) resolve(ops []op, to *settlements) (done int, err *Error) {
 			if n := len(to.list); n == 0 || to.list[n-1].q != s.q {
 				s.q.warm()
 			}
+			s.warm()
 			to.list = append(to.list, settling{s, o.verb, o.requeue, o.requeue})
 			if o.verb == VerbAck {
 				to.acks++
@@ -145,6 +153,7 @@ func (ch *Channel) resolve(ops []op, to *settlements) (done int, err *Error) {
 			if s.q == nil {
 				continue
 			}
+			s.warm()
 			to.list = append(to.list, settling{*s, o.verb, o.requeue, false})
 			*s = slot{tag: s.tag}
 			ch.unacked.live--

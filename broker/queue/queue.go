@@ -612,6 +612,10 @@ func (q *Queue) Dispatch(now int64, committed uint64, limit int, out *Effects) (
 
 func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (more bool) {
 	left := limit
+	plain := q.arrivals == nil
+	if plain {
+		q.ready.plain.fifo.warm(0, warmAhead)
+	}
 	for q.ready.n > 0 {
 		c := q.consumers.pick()
 		if c == nil {
@@ -632,7 +636,8 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			break
 		}
 		var e *Entry
-		if q.arrivals == nil {
+		if plain {
+			q.ready.plain.fifo.warm(warmAhead, 1)
 			e = q.ready.plain.head()
 		} else {
 			e = q.head()
@@ -656,7 +661,7 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			q.unackedBytes += int64(e.Size)
 			q.debug.take(c, e.Seq)
 		}
-		if q.arrivals == nil {
+		if plain {
 			q.ready.pop()
 		} else {
 			q.pop()

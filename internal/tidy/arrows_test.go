@@ -22,14 +22,14 @@ var arrows = map[string][]string{
 	"internal/transport": {"internal/websocket"},
 
 	// The broker: decides, without sockets or wire frames.
-	"broker/message":     {"frames/table", "pool"},
+	"broker/message":     {"frames/table", "internal/prefetch", "pool"},
 	"broker/queue":       {"broker/message"},
 	"broker/pattern":     {},
 	"broker/dedup":       {"frames/table"},
 	"broker/policy":      {"broker/dedup", "broker/pattern", "broker/queue", "frames/table"},
 	"broker/auth":        {"broker/pattern"},
 	"broker/definitions": {"broker", "broker/auth", "broker/policy", "broker/queue", "frames/table", "internal/vfs", "route"},
-	"route":              {"broker/dedup", "frames/table"},
+	"route":              {"broker/dedup", "frames/table", "internal/prefetch"},
 	"journal":            {"internal/vfs", "pool"},
 	"broker": {
 		"broker/auth", "broker/dedup", "broker/message", "broker/policy", "broker/queue", "frames/table",
