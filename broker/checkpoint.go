@@ -68,7 +68,7 @@ func (b *Broker) checkpoint() (pos journal.Position, size int64, err error) {
 				return err
 			}
 		}
-		if err := saveKeys(buf, queues, c.Position()); err != nil {
+		if err := b.saveKeys(buf, queues, c.Position()); err != nil {
 			return err
 		}
 		// A transaction takes effect in its queues before it is appended: all of it or nothing
@@ -114,10 +114,13 @@ func (q *Queue) save(w *bufio.Writer, before journal.Position) error {
 }
 
 // saveKeys writes the keys of the queues that de-duplicate.
-func saveKeys(w *bufio.Writer, queues []*Queue, before journal.Position) error {
+func (b *Broker) saveKeys(w *bufio.Writer, queues []*Queue, before journal.Position) error {
 	n := 0
 	var keys []byte
 	for _, q := range queues {
+		if err := q.settleKeys(); err != nil {
+			return err
+		}
 		q.mu.Lock()
 		if q.window != nil && !q.deleted {
 			n++
@@ -125,9 +128,29 @@ func saveKeys(w *bufio.Writer, queues []*Queue, before journal.Position) error {
 		}
 		q.mu.Unlock()
 	}
+	if n > 0 {
+		b.journal.Keep(before) // without its segment it is not used
+	}
 	w.Write(binary.AppendUvarint(nil, uint64(n)))
 	_, err := w.Write(keys)
 	return err
+}
+
+// settleKeys waits until the window has been told the places of all records that are in the journal now.
+func (q *Queue) settleKeys() error {
+	q.mu.Lock()
+	next := q.sm.NextSeq()
+	q.mu.Unlock()
+	for range captureTries {
+		q.mu.Lock()
+		settled := q.window == nil || !q.window.Unplaced(next)
+		q.mu.Unlock()
+		if settled {
+			return nil
+		}
+		runtime.Gosched()
+	}
+	return errBusy
 }
 
 // capture collects the places; it fails while a message is on its way.
@@ -228,6 +251,7 @@ func (r *recovery) Checkpoint(state []byte) error {
 				}
 				if cfg := &q.q.settings.Load().Dedup; cfg.On {
 					q.note(s, cfg)
+					r.j.Keep(before)
 				}
 			})
 			if err != nil {

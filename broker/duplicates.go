@@ -15,7 +15,8 @@ import (
 // original's record is safe, because it promises the same.
 //
 // Keys come back with the journal: from the records that a start replays, and before those from the
-// checkpoint, which has no key whose record might be lost. So after a crash a key is known if and
+// checkpoint, which has no key whose record might be lost. Where keys outlive their messages, the journal
+// keeps the records, and that checkpoint, until the next one (journal.Keep). So after a crash a key is known if and
 // only if its message was safe, and a publisher that repeats what was not confirmed is neither
 // refused what is lost nor served twice.
 
@@ -107,7 +108,7 @@ func (q *Queue) rewindow(cfg dedup.Config, now int64) {
 type remembered map[uint64]dedup.Saved
 
 // remember notes the key of a publish record.
-func (r *recovery) remember(q *rebuilt, seq uint64, a message.Attributes, props []byte, moved bool) {
+func (r *recovery) remember(q *rebuilt, pos journal.Position, seq uint64, a message.Attributes, props []byte, moved bool) {
 	cfg := &q.q.settings.Load().Dedup
 	if !cfg.On || moved && !cfg.Present {
 		return // a copy tells no more than the record that it was made of
@@ -120,6 +121,9 @@ func (r *recovery) remember(q *rebuilt, seq uint64, a message.Attributes, props 
 	if k := r.b.keysOf(&r.turn, []publish{{msg: m}}, cfg.By)[0]; k != (dedup.Key{}) {
 		// Records have no time: it is remembered as if it were published now, longer rather than shorter.
 		q.note(dedup.Saved{Seq: seq, Key: k, At: r.b.opt.Now()}, cfg)
+		if !cfg.Present {
+			r.j.Keep(pos)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -283,6 +284,106 @@ func TestDuplicateWaitsForItsOriginal(t *testing.T) {
 	}
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestKeysOutliveTheSegmentsOfTheirMessages: what a window remembers beyond a message's time in its queue is not lost
+// with the segment of the message, nor with that of the checkpoint which holds the key, and costs no more
+// disk than up to the next checkpoint.
+func TestKeysOutliveTheSegmentsOfTheirMessages(t *testing.T) {
+	for _, tx := range []bool{false, true} {
+		fs := vfs.NewMem()
+		fs.MakeDir(testDir)
+		b := smallBroker(t, fs, Snapshot{})
+		c := connect(t, b)
+		c.declare(QueueDeclare{Name: "q", Durable: true, Args: deduplicates(table.Field{Name: "x-cache-size", Value: table.IntValue(10)})})
+		c.declare(QueueDeclare{Name: "other", Durable: true})
+		start := b.Snapshot()
+		if err := b.Commit(&start); err != nil {
+			t.Fatal(err)
+		}
+		b.Saved(&start)
+		if tx {
+			c.ok(c.ch.TxSelect())
+		}
+		take := func(queue string) {
+			t.Helper()
+			c.end()
+			if tx {
+				c.ok(c.ch.TxCommit())
+				c.end()
+			}
+			b.sync(t)
+			if _, ok := c.get(queue); !ok {
+				t.Fatal("nothing to get")
+			}
+			c.end()
+			b.sync(t)
+		}
+		roll := func() { // some segments come and go
+			t.Helper()
+			for range 40 {
+				c.publish("", "other", strings.Repeat("o", testSegment/10))
+				take("other")
+			}
+			b.upkeep.work()
+		}
+		crash := func() {
+			t.Helper()
+			crashed := fs.Crash(1)
+			c.Close()
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			fs = crashed
+			b = smallBroker(t, fs, start)
+			if c = connect(t, b); tx {
+				c.ok(c.ch.TxSelect())
+			}
+		}
+		segments := func(least, most int) { // and stays so
+			t.Helper()
+			seen := 0
+			until(t, "the journal to be of the right size", func() bool {
+				b.upkeep.work()
+				st, _ := b.JournalStats()
+				if seen++; least > st.Segments || st.Segments > most {
+					seen = 0
+				}
+				return seen == 50
+			})
+		}
+		roll()
+		segments(1, 2)
+		c.publishKey("q", "1", true, header("1"))
+		take("q")
+		roll()
+		segments(4, 7)
+		for range 3 {
+			crash()
+			roll()
+		}
+		if _, _, err := b.checkpoint(); err != nil {
+			t.Fatal(err)
+		}
+		segments(1, 2)
+		for range 3 {
+			roll()
+			crash()
+		}
+		c.publishKey("q", "1", true, header("1"))
+		c.end()
+		if tx {
+			c.ok(c.ch.TxCommit())
+			c.end()
+		}
+		if n := counts(b, "q"); n.Ready != 0 || n.Stats.Duplicate != 1 {
+			t.Fatalf("tx %v: %+v", tx, n)
+		}
+		c.Close()
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

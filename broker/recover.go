@@ -284,7 +284,7 @@ func (r *recovery) Publish(pos journal.Position, targets []journal.Target, paylo
 			r.j.Free(pos, 1, w)
 		}
 		if q != nil {
-			r.remember(q, t.Seq, a, props, moved)
+			r.remember(q, pos, t.Seq, a, props, moved)
 		}
 	}
 	return w, nil

@@ -49,6 +49,7 @@ type turn struct {
 	keys     []dedup.Key
 	headers  table.Table
 	spans    []ownSpan
+	lasting  bool // one of these keys outlives its message
 	original journal.Position
 }
 
@@ -160,9 +161,6 @@ func (t *turn) end() {
 		t.dirty[i] = nil
 	}
 	t.dirty = t.dirty[:0]
-	if t.trail != nil {
-		t.trail.handOver(t.b.opt.Tracer)
-	}
 	t.now = 0
 }
 

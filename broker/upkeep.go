@@ -125,9 +125,11 @@ func (u *upkeep) all() {
 }
 
 // checkpointWhenDue writes a checkpoint when so much of the log is behind the last one that a start
-// would take long. Where messages come and go at once that never happens.
+// would take long, or the disk is full of what only the next one lets go. Where messages come and go at once
+// that never happens, but for queues that remember keys.
 func (u *upkeep) checkpointWhenDue() {
-	if u.b.journal.Tail(u.checked) < max(u.b.opt.tuning.checkpointBytes, checkpointRatio*u.size) {
+	due := u.b.journal.Tail(u.checked) >= max(u.b.opt.tuning.checkpointBytes, checkpointRatio*u.size)
+	if !due && !(u.b.journal.Low() && u.b.journal.Kept()) {
 		return
 	}
 	pos, size, err := u.b.checkpoint()

@@ -24,8 +24,8 @@ import (
 //	    the state
 //	-8  XXH64 of all before
 //
-// It only saves time: where it is missing, damaged or of a newer version, all of the log is
-// replayed. So it is never written before everything that it rests on is committed.
+// But for what Keep was called for, it only saves time: where it is missing, damaged or of a newer
+// version, all of the log is replayed. So it is never written before everything that it rests on is committed.
 
 const (
 	checkpointName    = "checkpoint"
@@ -56,8 +56,11 @@ type checkpointed struct {
 // them again changes nothing. Nothing is moved (Move) between here and Save. Any goroutine that
 // does not hold Lock.
 func (j *Journal) BeginCheckpoint() *Checkpoint {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.Lock()
+	defer j.Unlock()
+	if j.cur.end == headerBytes {
+		j.Settle(0, 1, 1) // of no queue: a segment without a record is not there when the log is read
+	}
 	c := &Checkpoint{j: j, pos: j.cur.base + uint64(j.cur.end)}
 	j.log.Load().each(func(s *segment) {
 		t := s.topology.Load()
@@ -119,7 +122,12 @@ func (c *Checkpoint) Save(write func(w io.Writer) error) (err error) {
 	if err := j.o.FS.Rename(temp, j.path(checkpointName)); err != nil {
 		return err
 	}
-	return j.o.FS.SyncDir(j.o.Dir)
+	if err := j.o.FS.SyncDir(j.o.Dir); err != nil {
+		return err
+	}
+	j.covered.Store(c.pos)
+	j.kickKeeper()
+	return nil
 }
 
 func (c *Checkpoint) head() []byte {

@@ -261,6 +261,22 @@ func TestCheckpoint(t *testing.T) {
 		}
 		mustClose(t, j)
 	})
+	t.Run("where no record is", func(t *testing.T) {
+		fs := vfs.NewMem()
+		j, _ := mustOpen(t, Options{FS: fs, Dir: "j"})
+		for range 2 {
+			if err := j.BeginCheckpoint().Save(func(w io.Writer) error { _, err := io.WriteString(w, "state"); return err }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after := fs.Crash(1)
+		mustClose(t, j)
+		j, r := mustOpen(t, Options{FS: after, Dir: "j"})
+		if r.state != "state" || len(r.got) != 0 {
+			t.Errorf("state %q, replayed %v", r.state, r.got)
+		}
+		mustClose(t, j)
+	})
 	t.Run("a crash leaves the old one or the new one", func(t *testing.T) {
 		for seed := range uint64(100) {
 			d := make(t, 5)

@@ -16,7 +16,8 @@
 //
 //   - Free is called for each target of each message once what settles it was appended. A segment
 //     whose targets are all freed is reused or removed when it is the oldest, so a target that is
-//     never freed keeps all segments behind it, and one freed early loses its message.
+//     never freed keeps all segments behind it, and one freed early loses its message. What a
+//     record tells beyond that is kept up to the next checkpoint (Keep).
 //   - Pending has no bound here: whoever appends watches it and pauses its publishers.
 //   - The callbacks in Options run on the writer's goroutine: they must not block.
 //

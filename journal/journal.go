@@ -37,7 +37,7 @@ type Options struct {
 	NoSync bool
 
 	// Opening is called by Open before the first call of Replay, with the journal that Open will
-	// return. Only Free, Adopt and Holds may be used until then.
+	// return. Only Free, Keep, Adopt and Holds may be used until then.
 	Opening func(j *Journal)
 	// OnReplay tells Open's caller how far it is: after each segment, the bytes read of those that are
 	// to be read, and the records found in them. From Open's goroutine.
@@ -151,6 +151,7 @@ type Journal struct {
 
 	log       atomic.Pointer[table]
 	floor     atomic.Uint64
+	covered   atomic.Uint64 // position of the last checkpoint since Open
 	committed atomic.Uint64
 	appended  atomic.Int64 // total, as of the last Unlock
 	safe      atomic.Int64 // bytes committed since Open
@@ -258,6 +259,36 @@ func (j *Journal) Free(pos Position, n int, weight int64) {
 	if j.log.Load().oldest() == s {
 		j.kickKeeper()
 	}
+}
+
+// Keep says that what the record at pos tells outlives its targets, and is in the state of each checkpoint from
+// there on: its segment stays until there is one. Called for the position of a checkpoint (Checkpoint.Position), it
+// has that one last until there is the next. Any goroutine; of a new record before the Unlock that follows it.
+func (j *Journal) Keep(pos Position) {
+	s := j.log.Load().find(pos >> j.shift)
+	if s == nil {
+		return
+	}
+	for {
+		old := s.kept.Load()
+		if pos <= old || s.kept.CompareAndSwap(old, pos) {
+			return
+		}
+	}
+}
+
+// Kept says that a checkpoint would free segments. Any goroutine that does not hold Lock.
+func (j *Journal) Kept() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.log.Load().oldest()
+	return s != nil && s.sealed && s.live.Load() <= 0 && !j.forgettable(s)
+}
+
+// forgettable says that all in s which Keep was called for is in a checkpoint.
+func (j *Journal) forgettable(s *segment) bool {
+	k := s.kept.Load()
+	return k == 0 || k < j.covered.Load()
 }
 
 // Floor says that topology records before pos are no longer needed. Any goroutine.

@@ -77,7 +77,7 @@ func (j *Journal) freeable() *segment {
 	if s == nil || !s.sealed || s.live.Load() > 0 {
 		return nil
 	}
-	if t := s.topology.Load(); t != 0 && t >= j.floor.Load() {
+	if t := s.topology.Load(); t != 0 && t >= j.floor.Load() || !j.forgettable(s) {
 		return nil
 	}
 	if s.barrier == 0 {

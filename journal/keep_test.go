@@ -60,7 +60,7 @@ func TestSegmentsAreRecycled(t *testing.T) {
 	}
 }
 
-// TestOldestSegmentWaits: for its targets, for the floor, for the commit of what settled it.
+// TestOldestSegmentWaits: for its targets, for the floor, for the commit of what settled it, for a checkpoint.
 func TestOldestSegmentWaits(t *testing.T) {
 	j, _ := mustOpen(t, Options{FS: vfs.NewMem(), SegmentBytes: 8 << 10, manual: true})
 	top := topology(j, "declare")
@@ -87,6 +87,17 @@ func TestOldestSegmentWaits(t *testing.T) {
 	j.Floor(top.pos + 8)
 	held("the settle is not committed")
 	j.step(false)
+	j.Keep(first.pos)
+	held("what is kept is in no checkpoint")
+	if !j.Kept() {
+		t.Fatal("a checkpoint is said to free nothing")
+	}
+	j.covered.Store(first.pos)
+	held("the checkpoint was begun before it")
+	j.covered.Store(first.pos + 8)
+	if j.Kept() {
+		t.Fatal("a checkpoint is said to free what needs none")
+	}
 	j.keepOnce()
 	if n := j.log.Load().oldest().number; n != 2 {
 		t.Fatalf("segment %d is the oldest: nothing holds the first", n)

@@ -57,6 +57,7 @@ type segment struct {
 	whole    atomic.Int64  // weight of all its targets, settled or not; any goroutine
 	messages atomic.Int64  // bytes of its message records; any goroutine
 	topology atomic.Uint64 // position of its last topology record, 0 for none; any goroutine
+	kept     atomic.Uint64 // position of its last record that Keep was called for, 0 for none; any goroutine
 
 	barrier int64 // see Journal.freeable; owned by the keeper
 

@@ -120,6 +120,26 @@ func measurePoint(ctx context.Context, s settings, c curve, x, run int) (point, 
 	return point{curve: c.name, x: x, run: run, delivered: rep.ConsumeRate, cpu: u.PerMessage, rss: mebibytes(u.PeakRSS), p99: rep.Latency.P99 / 1e3}, nil
 }
 
+const (
+	flat  = 1.5 // times what a message costs at first it may cost at most
+	scale = 1.6 // times as many are delivered by two cores at least
+)
+
+// verdict says whether the nth point of a curve is as it should be.
+func (c *curve) verdict(n int, times float64) string {
+	says, missed := fmt.Sprintf("at most %.1f", flat), times > flat
+	if c.cores {
+		says, missed = fmt.Sprintf("at least %.1f", scale), times < scale
+	}
+	switch {
+	case n == 1:
+		return ""
+	case missed:
+		return says + ", **missed**"
+	}
+	return says
+}
+
 // growthTables are a table and a figure of each curve, of the newest growth.csv; empty without one.
 func growthTables(_ *report, s settings) (string, error) {
 	dir, err := newest(s.results, "growth.csv")
@@ -155,13 +175,14 @@ func growthTables(_ *report, s settings) (string, error) {
 		points[rec[0]][x] = append(points[rec[0]][x], p)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "FireMQ alone, on %s at commit %s, runs of %g s; half of the publishes and deliveries count as messages. The last\ncolumn is the CPU per message, or where cores grow the throughput, against that of the first line.\n\n", m.Date, m.Commit, m.Seconds)
-	fmt.Fprint(&b, "| | | CPU per message | delivered per second | peak RSS | times the first |\n| --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprintf(&b, "FireMQ alone, on %s at commit %s, runs of %g s; half of the publishes and deliveries count as messages. The last\nbut one column is the CPU per message, or where cores grow the throughput, against that of the first line.\n\n", m.Date, m.Commit, m.Seconds)
+	fmt.Fprint(&b, "| | | CPU per message | delivered per second | peak RSS | times the first | target |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	lines := map[bool]*plot.Lines{
 		false: {Title: "Broker CPU per message, while one thing grows", X: "of it", Y: "us", LogX: true},
 		true:  {Title: "Delivered per second by cores of the broker", X: "cores", Y: "messages per second"},
 	}
-	for _, c := range curves {
+	for i := range curves {
+		c := &curves[i]
 		line := plot.Line{Name: c.name}
 		for _, x := range c.at {
 			runs := points[c.name][x]
@@ -178,7 +199,7 @@ func growthTables(_ *report, s settings) (string, error) {
 				y = m.Delivered
 			}
 			line.X, line.Y = append(line.X, float64(x)), append(line.Y, y)
-			fmt.Fprintf(&b, "| %s | %s | %.2f us | %s | %.0f MiB | %.2f |\n", says, thousands(float64(x)), m.CPU, thousands(m.Delivered), m.RSS, y/line.Y[0])
+			fmt.Fprintf(&b, "| %s | %s | %.2f us | %s | %.0f MiB | %.2f | %s |\n", says, thousands(float64(x)), m.CPU, thousands(m.Delivered), m.RSS, y/line.Y[0], c.verdict(len(line.X), y/line.Y[0]))
 		}
 		if len(line.X) > 0 {
 			lines[c.cores].Series = append(lines[c.cores].Series, line)

@@ -389,6 +389,34 @@ func worst(prefix string) func(*report) (float64, bool) {
 	}
 }
 
+// behind is by what FireMQ's latency is longer than that of the best of the peers with the prefix: the largest
+// ratio of all figures that of gives at a fixed rate.
+func behind(prefix string, of ...func(result) float64) func(*report) (float64, bool) {
+	return func(r *report) (float64, bool) {
+		most, found := 0.0, false
+		for _, broker := range r.brokers {
+			if !strings.HasPrefix(broker, prefix) {
+				continue
+			}
+			for _, load := range []string{"latency", "latency-persistent"} {
+				mine, ok := r.get(load, "firemq")
+				theirs, ok2 := r.get(load, broker)
+				for _, f := range of {
+					if ok && ok2 && f(theirs) > 0 {
+						most, found = max(most, f(mine)/f(theirs)), true
+					}
+				}
+			}
+		}
+		return most, found
+	}
+}
+
+func deliveryP50(r result) float64 { return r.DeliveryP50 }
+func deliveryP99(r result) float64 { return r.DeliveryP99 }
+func confirmP50(r result) float64  { return r.ConfirmP50 }
+func confirmP99(r result) float64  { return r.ConfirmP99 }
+
 var goals = []target{
 	{"transient, 1 and 1: CPU", cpuOf("firemq", "transient"), "us", 1},
 	{"transient, 4 and 4: CPU", cpuOf("firemq", "transient-4x4"), "us", 1},
@@ -403,11 +431,14 @@ var goals = []target{
 	{"100 queues: CPU", cpuOf("firemq", "queues"), "us", 1.8},
 	{"100 queues: memory", figure("firemq", "queues", func(r result) float64 { return r.RSS }), "MiB", 150},
 	{"drain: CPU", cpuOf("firemq", "drain"), "us", 0.8},
-	{"confirm at 1,000/s, transient: p99", figure("firemq", "latency", func(r result) float64 { return r.ConfirmP99 }), "ms", 0.5},
-	{"confirm at 1,000/s, persistent: p50", figure("firemq", "latency-persistent", func(r result) float64 { return r.ConfirmP50 }), "ms", 0.5},
-	{"confirm at 1,000/s, persistent: p99", figure("firemq", "latency-persistent", func(r result) float64 { return r.ConfirmP99 }), "ms", 1.5},
-	{"delivery at half of full throughput, transient: p99", figure("firemq", "half", func(r result) float64 { return r.DeliveryP99 }), "ms", 5},
-	{"delivery at half of full throughput, persistent: p99", figure("firemq", "half-persistent", func(r result) float64 { return r.DeliveryP99 }), "ms", 5},
+	{"confirm at 1,000/s, transient: p99", figure("firemq", "latency", confirmP99), "ms", 0.5},
+	{"confirm at 1,000/s, persistent: p50", figure("firemq", "latency-persistent", confirmP50), "ms", 0.5},
+	{"confirm at 1,000/s, persistent: p99", figure("firemq", "latency-persistent", confirmP99), "ms", 1.5},
+	{"delivery at half of full throughput, transient: p99", figure("firemq", "half", deliveryP99), "ms", 5},
+	{"delivery at half of full throughput, persistent: p99", figure("firemq", "half-persistent", deliveryP99), "ms", 5},
+	{"latency at 1,000/s: times RabbitMQ's, worst figure", behind("rabbitmq", deliveryP50, deliveryP99, confirmP50, confirmP99), "", 1},
+	{"confirm at 1,000/s: times LavinMQ's, worst figure", behind("lavinmq", confirmP50, confirmP99), "", 1},
+	{"confirm at 1,000/s, transient over FMQ1: p99", figure("firemq-fmq1", "latency", confirmP99), "ms", 0.5},
 	{"idle: memory", figure("firemq", "idle", func(r result) float64 { return r.RSS }), "MiB", 10},
 	{"transient, 1 and 1: memory", figure("firemq", "transient", func(r result) float64 { return r.RSS }), "MiB", 30},
 	{"messages for the CPU of one of RabbitMQ, worst load", worst("rabbitmq"), "", -20},

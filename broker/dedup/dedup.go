@@ -176,6 +176,16 @@ func (w *Window) Appended(from, to, pos uint64) {
 	}
 }
 
+// Unplaced says whether a message before that Seq still waits for Appended.
+func (w *Window) Unplaced(before uint64) bool {
+	for i := w.find(before) - 1; i >= 0; i-- {
+		if e := w.at(i); e.Pos == 0 && e.key != (Key{}) {
+			return true
+		}
+	}
+	return false
+}
+
 // Forget says that a message has left the queue.
 func (w *Window) Forget(seq uint64) {
 	if !w.cfg.Present || w.n == 0 {

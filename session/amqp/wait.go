@@ -20,13 +20,15 @@ type wait struct {
 	stop  bool   // because publishes must wait, and not for answers
 	held  []byte // whole frames
 	fault func() // raises the error that ended the run of frames; nil: there is none
+	at    int    // how much of held comes before the fault
+	bad   error  // of a malformed frame behind all that: nothing can be read any more; nil: there is none
 
 	asked atomic.Bool // as on, for Answered
 }
 
 // drop forgets what is held: the connection ends.
 func (w *wait) drop() {
-	w.on, w.stop, w.held, w.fault = false, false, nil, nil
+	w.on, w.stop, w.held, w.fault, w.at, w.bad = false, false, nil, nil, 0, nil
 	w.asked.Store(false)
 }
 
@@ -111,10 +113,13 @@ func (s *Session) hold(frame []byte) {
 	s.startWait()
 }
 
-// later raises an error after the answers that are kept. What follows it is held.
+// waits reports whether what comes now must wait: answers are kept, or frames are held.
+func (s *Session) waits() bool { return s.wait.on || s.conn != nil && s.conn.Kept() }
+
+// later raises an error after the answers that are kept and the frames that are held. What follows it is held.
 func (s *Session) later(fault func()) {
 	if s.wait.fault == nil {
-		s.wait.fault = fault
+		s.wait.fault, s.wait.at = fault, len(s.wait.held)
 	}
 	s.startWait()
 }
@@ -149,23 +154,36 @@ func (s *Session) goOn() {
 	if !s.wait.on {
 		return
 	}
-	held, fault := s.wait.held, s.wait.fault
-	if s.wait.stop = fault == nil && len(held) == 0; s.wait.stop && s.stopped() || fault != nil && s.conn.Kept() {
+	held, fault, at, bad := s.wait.held, s.wait.fault, s.wait.at, s.wait.bad
+	if fault == nil && bad == nil && len(held) == 0 && s.stopped() { // in the middle of a frame
 		s.await()
 		return
 	}
 	s.wait.drop()
 	s.wait.held = held[:0] // what is held again moves to its front
-	if fault != nil {
+	s.framesHeld(held[:at])
+	switch {
+	case fault == nil:
+	case s.waits():
+		s.later(fault)
+	default:
 		fault()
 	}
-	if n, _ := s.frames(held); n < len(held) && s.state != closed {
-		panic("BUG: amqp: a part of a frame was held")
+	s.framesHeld(held[at:])
+	if bad != nil && s.state != closed {
+		s.frameError(bad)
 	}
 	s.endTurn()
 	s.pushBack()
 	if !s.wait.on {
 		s.wait.held = nil
 		s.peer.Resume(pauseHeld)
+	}
+}
+
+// framesHeld carries out frames that were held, or holds them again.
+func (s *Session) framesHeld(b []byte) {
+	if n, _ := s.frames(b); n < len(b) && s.state != closed {
+		panic("BUG: amqp: a part of a frame was held")
 	}
 }

@@ -16,16 +16,18 @@ import (
 // bounded by one read and a frame; and a connection whose publishes must wait is read little by little.
 type wait struct {
 	// Owned by the connection's reader.
-	on   bool   // frames are held, or the rest of one is not read
-	stop bool   // because publishes must wait, and not for answers
-	held []byte // whole frames
+	on    bool   // frames are held, or the rest of one is not read
+	stop  bool   // because publishes must wait, and not for answers
+	held  []byte // whole frames
+	fault *fault // ends the connection behind them: nothing more is read; nil: nothing does
+	rid   uint64 // of the request that the fault is about
 
 	asked atomic.Bool // as on, for Answered
 }
 
 // drop forgets what is held: the connection ends.
 func (w *wait) drop() {
-	w.on, w.stop, w.held = false, false, nil
+	w.on, w.stop, w.held, w.fault = false, false, nil, nil
 	w.asked.Store(false)
 }
 
@@ -82,6 +84,11 @@ func (s *Session) hold(frame []byte) {
 	s.startWait()
 }
 
+// waits reports whether what comes now must wait: answers are kept, or frames are held.
+func (s *Session) waits() bool {
+	return s.wait.on || s.state == open && s.conn.Load().Kept()
+}
+
 func (s *Session) startWait() {
 	if s.wait.on {
 		return
@@ -112,14 +119,17 @@ func (s *Session) goOn() {
 	if !s.wait.on {
 		return
 	}
-	held := s.wait.held
-	if s.wait.stop = len(held) == 0; s.wait.stop && s.stopped() {
+	held, fault, rid := s.wait.held, s.wait.fault, s.wait.rid
+	if fault == nil && len(held) == 0 && s.stopped() { // in the middle of a frame
 		s.await()
 		return
 	}
 	s.wait.drop()
 	s.wait.held = held[:0] // what is held again moves to its front
 	s.take(held, false)
+	if fault != nil {
+		s.fatal(rid, *fault)
+	}
 	if !s.wait.on {
 		s.wait.held = nil
 		s.resume(pauseHeld)
