@@ -99,8 +99,9 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 		for range 3 {
 			gate.Store(false)
 			brokertest.Eventually(t, time.Minute, "the alarm", func() bool { return lastOf(b.Output(), raised, over) })
+			ended := strings.Count(b.Output(), over) // it may soon begin again
 			gate.Store(true)
-			brokertest.Eventually(t, time.Minute, "the alarm is over", func() bool { return lastOf(b.Output(), over, raised) })
+			brokertest.Eventually(t, time.Minute, "the alarm is over", func() bool { return strings.Count(b.Output(), over) > ended })
 		}
 		ends.Store(true)
 		if err := <-done; err != nil {
@@ -158,7 +159,11 @@ func TestClientsThatIgnoreTheAlarm(t *testing.T) {
 	for range peers {
 		<-ended
 	}
-	stayed(t, peak)
+	// What one read of each had brought comes on top of what is late.
+	t.Logf("at most %d MiB resident of %d", peak()>>20, memoryLimit>>20)
+	if most := int64(memoryLimit + memoryLimit/10); peak() > most {
+		t.Errorf("%d bytes resident, want %d at most", peak(), most)
+	}
 }
 
 // ignore publishes with confirms to the queue "solo" and looks at nothing else until ctx ends.
