@@ -82,7 +82,7 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 				}
 			}
 		}()
-		p := c.NewPublisher(fire.PublisherOptions{Window: 100})
+		p := c.NewPublisher(fire.PublisherOptions{Window: 64})
 		var sent atomic.Int64
 		var ends atomic.Bool
 		done := make(chan error, 1)
