@@ -40,7 +40,8 @@ type Options struct {
 	// must not block; see journal.Options.OnStall.
 	OnStall func(error)
 
-	// OnGrowth is called when all that Allow granted is used up: publishers wait for more. It must not block.
+	// OnGrowth is called when all that Allow or AllowLate granted is used up: publishers wait for more. It must not
+	// block.
 	OnGrowth func()
 	// OnReplay tells how far the recovery is; see journal.Options.OnReplay.
 	OnReplay func(read, of, records int64)
@@ -145,6 +146,10 @@ type Broker struct {
 	counters Counters
 	census   census
 	logins   sync.Map // protocol -> *LoginAttempts
+
+	// Beside alarm. Any goroutine.
+	alarms atomic.Uint64 // how often there was none before
+	late   atomic.Int64  // see AllowLate
 }
 
 // VHost is one namespace of exchanges and queues.

@@ -77,6 +77,13 @@ type Conn struct {
 	exclusive map[*Queue]struct{}    // exclusive queues; guarded by mu
 	consumers map[*Consumer]struct{} // of all channels; guarded by mu
 	consumed  uint64                 // consumers so far; guarded by mu
+
+	// Owned by the connection's reader.
+	lateOf   uint64 // the alarm that the next two are about, by Broker.alarms
+	lateSum  int64  // bytes published during it
+	lateRest int    // bytes of MayFinish
+
+	awaitsRoom atomic.Bool // the completer has it in its list
 }
 
 // Connect opens info.VHost for a user that logged in. Errors: NotAllowed with RabbitMQ's texts.

@@ -224,7 +224,7 @@ func (s *Server) open() error {
 	s.broker = b
 	s.alarms = alarms
 	s.limitUnfinished()
-	alarms.start(b.SetAlarm, b.Allow)
+	alarms.start(b.SetAlarm, b.Allow, b.AllowLate)
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
 	for _, d := range rec.Damaged {

@@ -37,6 +37,8 @@ type Outbox interface {
 	// Pause stops reading from the peer until every reason paused was resumed. Any goroutine.
 	Pause(reason uint32)
 	Resume(reason uint32)
+	// ReadLittle has few bytes read at once, because they may have to be kept. Any goroutine.
+	ReadLittle(on bool)
 	// Do runs f in the reader's goroutine, between two OnData calls. Any goroutine.
 	Do(f func())
 	// CloseAfterFlush sends what is staged, then closes. Abort closes at once.

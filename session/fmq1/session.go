@@ -64,7 +64,7 @@ const (
 // for more answers than it reads.
 const pauseBacklog broker.Reason = 1 << 16
 
-// pauseThrottle is another: the client publishes although it was asked not to.
+// pauseThrottle is a reason for publishes to wait: the client publishes although it was asked not to.
 const pauseThrottle broker.Reason = 1 << 17
 
 // state is where the connection is in its life.
@@ -149,7 +149,7 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 		opt.Now = func() int64 { return time.Now().UnixNano() }
 	}
 	s := &Session{o: o, b: b, opt: opt, subs: map[uint64]*broker.Consumer{}}
-	s.reading.Of(o, uint32(broker.PauseAlarm|pauseThrottle))
+	s.reading.Of(o, uint32(broker.PauseAlarm|pauseThrottle), uint32(broker.PausePublish|pauseThrottle))
 	if opt.Framed {
 		s.state = atHello
 	}
@@ -184,13 +184,14 @@ func (s *Session) take(b []byte, fresh bool) (n, want int) {
 }
 
 // keep counts what is kept of a frame that is not whole: left bytes now, of want. One so large is a publish,
-// for which an alarm counts before its end.
+// for which an alarm counts before its end; one that is not comes to its end, as what is behind it can't be read
+// before.
 func (s *Session) keep(left, want int) {
 	if left += left; left <= keptScratch {
 		left = 0 // as most often
 	}
 	n := min(left, want)
-	if n > largeFrame && s.alarm.Load() != 0 {
+	if n > 2*largeFrame && s.alarm.Load() != 0 {
 		s.throttle = true
 	}
 	if n == s.kept || s.state > open {
@@ -241,6 +242,7 @@ func (s *Session) read(b []byte) (n, want int) {
 			return len(b), 0
 		}
 		if taken == 0 {
+			s.stopInFrame(b[n:])
 			return n, more
 		}
 		if s.wait.on || s.mustWait(f) {
@@ -427,8 +429,8 @@ func (s *Session) endTurn() {
 	}
 }
 
-// pushBack stops reading from a client that asks for answers without reading them, or that goes on
-// publishing after a flow frame. Pausing is undone here when its reason went away in between.
+// pushBack stops reading from a client that asks for answers without reading them, and has the publishes wait of
+// one that goes on after a flow frame. Pausing is undone here when its reason went away in between.
 func (s *Session) pushBack() {
 	if s.answered.Swap(false) && !s.o.Writable() {
 		s.pause(pauseBacklog)
@@ -465,7 +467,7 @@ func (s *Session) OnTick(now int64) {
 	if h == 0 {
 		return
 	}
-	switch paused := broker.Reason(s.reading.Reasons()); {
+	switch paused := broker.Reason(s.reading.Stops()); {
 	case paused&^pauseBacklog != 0:
 		s.alive.Store(now) // nothing is read: its silence says nothing
 	case paused != 0: // that it takes its answers is then its sign of life
