@@ -91,9 +91,11 @@ type Broker struct {
 	journal *journal.Journal   // immutable, nil when everything is in memory
 	routes  *route.Table[*Queue]
 	users   *auth.Store
-	done    *completer
-	timers  *timers
-	upkeep  *upkeep
+	// attempts are the wrong passwords of all protocols. Any goroutine.
+	attempts auth.Attempts
+	done     *completer
+	timers   *timers
+	upkeep   *upkeep
 	// resident is about how many bytes of messages that the journal has are in memory (see
 	// Queue.page). Any goroutine.
 	resident atomic.Int64

@@ -87,7 +87,6 @@ type Server struct {
 	listener net.Listener
 	http     *fasthttp.Server
 	router   *router
-	attempts *attempts
 	sampler  *sampler
 	quit     chan struct{} // closed by Close
 
@@ -134,7 +133,7 @@ func Listen(addr string, o Options) (*Server, error) {
 		o.Node = NodeName()
 	}
 	s := &Server{
-		opt: o, started: time.Now(), listener: l, router: newRouter(endpoints()), attempts: newAttempts(),
+		opt: o, started: time.Now(), listener: l, router: newRouter(endpoints()),
 		sampler: newSampler(o.Broker), quit: make(chan struct{}), conns: make(map[net.Conn]struct{}),
 	}
 	s.http = &fasthttp.Server{
@@ -170,17 +169,12 @@ func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if n := h.ContentLength(); n >= 0 && n <= maxAnyBody {
 		return c
 	}
-	// The address is not known here. Were wrong passwords not counted, large bodies would be a way to guess.
-	const anywhere = "large bodies"
 	name, password, present, err := credentials(h.Peek("Authorization"))
-	if err != nil || !present || s.attempts.blocked(anywhere) {
+	if err != nil || !present {
 		return c
 	}
-	u, err := s.opt.Broker.Users().Authenticate(name, password)
-	switch {
-	case err != nil:
-		s.attempts.failed(anywhere)
-	case opensAPI(u):
+	// The address is not known here. Were wrong passwords not counted, large bodies would be a way to guess.
+	if u, e := s.opt.Broker.Authenticate(name, password, nil); e == nil && opensAPI(u) {
 		c.MaxRequestBodySize = maxBody
 	}
 	return c
@@ -197,7 +191,7 @@ func unreadable(c *fasthttp.RequestCtx, err error) {
 		reason, status = "Exceeded HTTP header size limit", fasthttp.StatusRequestHeaderFieldsTooLarge
 	}
 	r := &request{RequestCtx: c}
-	r.write(&failure{status, "bad_request", reason})
+	r.write(failed(status, "bad_request", reason))
 	c.SetConnectionClose()
 }
 

@@ -120,7 +120,10 @@ func (s *Server) serveAPI(c *fasthttp.RequestCtx) {
 		f, ok := errors.AsType[*failure](err)
 		if !ok {
 			s.opt.Log.Error("a request of the management API failed", "method", string(c.Method()), "path", string(c.Path()), "error", err)
-			f = &failure{500, "internal_server_error", "see the broker's log"}
+			f = failed(500, "internal_server_error", "see the broker's log")
+		}
+		if f.cause != "" {
+			r.logRefusal(f)
 		}
 		c.ResetBody()
 		r.write(f)
@@ -142,7 +145,7 @@ func (r *request) carryOut() error {
 	if e == nil {
 		return missing
 	}
-	r.vars = vars
+	r.vars, r.path = vars, e.path
 	method := string(r.Method())
 	if method == fasthttp.MethodOptions {
 		r.Response.Header.Set("Allow", e.allow())
@@ -154,7 +157,7 @@ func (r *request) carryOut() error {
 		return &failure{status: 405}
 	}
 	if crossSite(r) {
-		return &failure{403, "not_authorised", "Requests from another site are refused"}
+		return failed(403, "not_authorised", "Requests from another site are refused").because("it comes from a page of another site")
 	}
 	need := e.level
 	if method != "GET" && method != "HEAD" {
@@ -182,7 +185,7 @@ func (r *request) carryOut() error {
 	case <-r.s.opt.Broker.Settled():
 		return nil
 	case <-r.s.quit:
-		return &failure{503, "service_unavailable", "the broker stops: what was changed may be lost"}
+		return failed(503, "service_unavailable", "the broker stops: what was changed may be lost")
 	}
 }
 
@@ -198,7 +201,7 @@ func (r *request) identify() error {
 	}
 	if !present {
 		r.Response.Header.Set("WWW-Authenticate", challenge)
-		return &failure{401, "not_authorised", "Not_Authorized"}
+		return failed(401, "not_authorised", "Not_Authorized")
 	}
 	u, f := r.login(name, password)
 	if f != nil {

@@ -151,7 +151,7 @@ func deleteVHost(r *request) error {
 	case e.Kind == broker.NotFound:
 		return missing
 	}
-	return &failure{412, "precondition_failed", e.Text}
+	return failed(412, "precondition_failed", e.Text).because(e.Text)
 }
 
 // protectVHost has deletions of a vhost refused, or not any more.

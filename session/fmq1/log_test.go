@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/firemq/firemq/broker"
 	wire "github.com/firemq/firemq/frames/fmq1"
@@ -56,5 +58,41 @@ func TestRefusalsAreLogged(t *testing.T) {
 	if n := out.Len(); n > 1000 {
 		t.Errorf("%d bytes are logged about a user with a long name", n)
 	}
-	lines("code=403")
+	lines(`level=WARN msg="login refused" ` + `peer="` + name(l.o) + `" user=` + strings.Repeat("x", 255) + ` vhost=/ code=403 reason="user '`)
+}
+
+// Where too many passwords were wrong the next one is refused unseen, and told so after a pause in which what it
+// sends is ignored and no large frame is taken.
+func TestLoginAfterTooManyIsRefusedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := memoryBroker(t)
+		hello := func(password string) []byte {
+			m := wire.Hello{Ver: wire.Version, Auth: wire.Auth{Mech: "plain", User: "guest", Pass: password}}
+			return append([]byte(wire.Preface), wire.Append(nil, wire.OpHello, &m)...)
+		}
+		for range 20 {
+			l := newLink(t, b, Options{})
+			l.feed(hello("wrong"))
+			if l.s.state != ended {
+				t.Fatal("a wrong password is not refused at once")
+			}
+		}
+		l := newLink(t, b, Options{})
+		l.feed(hello("guest"))
+		l.feed(wire.Append(nil, wire.OpGet, &wire.Get{RID: 1, Queue: "q"}))
+		if n := l.s.MaxMessage(); n != wire.MaxBeforeWelcome {
+			t.Errorf("frames of %d bytes are taken", n)
+		}
+		time.Sleep(broker.LoginPause - time.Millisecond)
+		l.o.run()
+		if l.s.state != atRefusal {
+			t.Fatalf("state %d before the pause is over", l.s.state)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		l.o.run()
+		if l.s.state != ended {
+			t.Errorf("state %d after the pause", l.s.state)
+		}
+	})
 }

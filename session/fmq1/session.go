@@ -73,6 +73,7 @@ type state uint8
 const (
 	atPreface state = iota
 	atHello
+	atRefusal // the hello is refused, which is said later; what comes meanwhile is ignored
 	open
 	closing // close sent, waiting for the client's
 	ended   // nothing is read any more
@@ -205,7 +206,7 @@ func (s *Session) keep(left, want int) {
 
 // MaxMessage is the largest frame accepted now, in bytes as counted by len. By the reader.
 func (s *Session) MaxMessage() int {
-	if s.state <= atHello {
+	if s.state < open {
 		return wire.MaxBeforeWelcome
 	}
 	return int(s.opt.MaxFrame)
@@ -250,7 +251,7 @@ func (s *Session) frame(f wire.Frame) {
 	case atHello:
 		s.beforeWelcome(f)
 		return
-	case closing:
+	case atRefusal, closing:
 		if f.Op == wire.OpClose {
 			s.end()
 		}
@@ -381,7 +382,7 @@ func (s *Session) shut(e *broker.Error) {
 		s.state = closing
 		s.deadline.Store(s.opt.Now() + int64(closeTimeout))
 		s.reading.Free() // the client's close must be read
-	case atPreface, atHello:
+	case atPreface, atHello, atRefusal:
 		s.fatal(0, f)
 	}
 }
@@ -486,7 +487,7 @@ func (s *Session) overdue() {
 	switch s.state {
 	case atPreface, atHello:
 		s.fatal(0, faultOf(wire.CommandInvalid, "no hello within %s", s.opt.HandshakeTimeout))
-	case closing:
+	case atRefusal, closing:
 		s.state = ended
 		s.o.Abort(errClose)
 	}
