@@ -70,12 +70,15 @@ type tuning struct {
 	brokerResident  int64
 	checkpointBytes int64 // see checkpoint.go
 	maxUnacked      int64
+	maxConsumers    int64 // see consume.go
+	maxExchanges    int64 // see declare.go
 }
 
 func (t *tuning) fill() {
 	for at, value := range map[*int64]int64{
 		&t.queueResident: queueResident, &t.queueKeep: queueKeep, &t.brokerResident: brokerResident,
 		&t.checkpointBytes: checkpointBytes, &t.maxUnacked: maxUnacked,
+		&t.maxConsumers: maxConsumers, &t.maxExchanges: maxExchanges,
 	} {
 		if *at == 0 {
 			*at = value
@@ -107,6 +110,7 @@ type Broker struct {
 	// goroutine.
 	allowance atomic.Int64
 
+	room room
 	pace pace
 
 	// alarm is the Reason for which publishers are paused, 0 for none. Any goroutine.
@@ -118,9 +122,13 @@ type Broker struct {
 	topo    sync.RWMutex
 	globals map[string]json.RawMessage // guarded by topo
 	vhosts  map[string]*VHost          // guarded by topo
-	byID    map[uint64]*Queue          // durable queues by journal id; guarded by topo
-	nextID  uint64                     // journal id of the next durable queue; guarded by topo
-	topoPos journal.Position           // the last topology record; guarded by topo
+	// exchanges is how many there are in all vhosts, those included that every vhost has; guarded by topo.
+	exchanges int64
+	// arguments are about what those of queues and exchanges take, in bytes. Any goroutine.
+	arguments atomic.Int64
+	byID      map[uint64]*Queue // durable queues by journal id; guarded by topo
+	nextID    uint64            // journal id of the next durable queue; guarded by topo
+	topoPos   journal.Position  // the last topology record; guarded by topo
 
 	// counted: a message in the journal came back to its queue, and only a checkpoint holds its count.
 	counted atomic.Bool
@@ -177,6 +185,7 @@ type Exchange struct {
 	Args       table.Table
 
 	alternate string           // of Args; immutable
+	kept      int64            // about what Args take, in bytes; immutable
 	noted     journal.Position // of its declaration, 0 when it is not durable or was recovered; immutable
 	kind      route.Kind       // how it routes; immutable
 	governing Governing        // guarded by Broker.topo
@@ -258,6 +267,8 @@ func prepare(o Options) *Broker {
 	}
 	b.users.SetLoopbackUsers(o.LoopbackUsers...)
 	b.allowance.Store(Unlimited)
+	b.room.left.Store(Unlimited)
+	b.room.declared.Store(Unlimited)
 	b.pace.start = time.Now()
 	b.done = newCompleter(b)
 	b.timers = newTimers(b)

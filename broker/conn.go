@@ -86,7 +86,9 @@ type Conn struct {
 	kept  atomic.Int64 // answers that wait on its channels, and one more while it Rests
 	paced paced
 	held  int64 // its part of Broker.unfinished
-	share int64 // bytes published while the journal was behind
+	// indulged are the bytes that it claimed without there being room.
+	indulged int64
+	share    int64 // bytes published while the journal was behind
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable
@@ -95,6 +97,8 @@ type Conn struct {
 	// the peer stages and flushes a frame holds up nobody.
 	alarmMu sync.Mutex
 	blocked Reason // guarded by alarmMu
+
+	starved atomic.Bool // in room.waiting; any goroutine
 
 	mu        sync.Mutex
 	exclusive map[*Queue]struct{}    // exclusive queues; guarded by mu

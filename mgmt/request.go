@@ -227,6 +227,28 @@ func (b body) arguments(key string) (table.Table, error) {
 	return nil, badRequest([]any{"not_json_object", key})
 }
 
+// maxKept is how much of one object that operators make is kept, in bytes: of a policy, a user, a permission, what is
+// noted about a vhost, a parameter. Who sends more is answered 400.
+const maxKept = 16 << 10
+
+// itemSize is what an item of a list takes beside its bytes.
+const itemSize = 16
+
+func sizeOf(list []string) (n int) {
+	for _, s := range list {
+		n += len(s) + itemSize
+	}
+	return n
+}
+
+// within refuses an object that takes more.
+func within(what string, bytes int) error {
+	if bytes > maxKept {
+		return badRequestf("%s takes %d bytes, %d at most", what, bytes, maxKept)
+	}
+	return nil
+}
+
 func hasNull(v any) bool {
 	switch v := v.(type) {
 	case nil:

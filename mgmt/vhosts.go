@@ -101,6 +101,9 @@ func putVHost(r *request) error {
 	if m.DefaultQueueType != "" && !slices.Contains(queueTypes, m.DefaultQueueType) {
 		return badRequestf("Unsupported default queue type: %s", m.DefaultQueueType)
 	}
+	if err := metaWithin(&m); err != nil {
+		return err
+	}
 	old := r.s.opt.Broker.VHostMeta(name)
 	m.Protected = old.Protected
 	if m.Tracing, err = b.boolean("tracing", old.Tracing); err != nil {
@@ -120,6 +123,11 @@ func putVHost(r *request) error {
 		r.s.opt.Broker.UsersChanged(r.user.Name)
 	}
 	return r.done(created)
+}
+
+// metaWithin refuses too much to note about a vhost.
+func metaWithin(m *broker.VHostMeta) error {
+	return within("metadata", len(m.Description)+sizeOf(m.Tags))
 }
 
 // tagsOf reads a list of strings, or one string with commas.

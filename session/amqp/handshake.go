@@ -123,6 +123,10 @@ func (s *Session) startOk(args []byte) {
 	if !ok {
 		return
 	}
+	if e := broker.CheckTable(props, "client properties"); e != nil {
+		s.fail(codeOf(e.Kind), e.Text, m.ID())
+		return
+	}
 	s.info.Properties = props
 	s.wantsCancel = capable(props, "consumer_cancel_notify")
 	s.wantsBlocked = capable(props, "connection.blocked")

@@ -46,6 +46,10 @@ func (s *Session) hello(f wire.Frame) {
 		s.fatal(0, malformed(err))
 		return
 	}
+	if e := broker.CheckTable(client, "client properties"); e != nil {
+		s.fatal(0, refused(e))
+		return
+	}
 	if m.Ver != wire.Version {
 		s.fatal(0, faultOf(wire.NotImplemented, "protocol version %d is not supported, this server speaks %d", m.Ver, wire.Version))
 		return
@@ -102,13 +106,7 @@ func (s *Session) refuseLogin(e *broker.Error) {
 		return
 	}
 	s.state = atRefusal
-	time.AfterFunc(broker.LoginPause, func() {
-		s.o.Do(func() {
-			if s.state == atRefusal {
-				s.endFor(0, f)
-			}
-		})
-	})
+	s.deadline.Store(s.opt.Now() + int64(broker.LoginPause))
 }
 
 // negotiate gives the heartbeat interval in seconds: the smaller of the two, none when the client

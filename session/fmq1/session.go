@@ -48,8 +48,6 @@ const (
 
 	// closeTimeout is how long a client may take to answer close before the socket is closed anyway.
 	closeTimeout = 5 * time.Second
-	// maxSubscriptions bounds the subscriptions of one connection: 530 beyond.
-	maxSubscriptions = 65536
 	// byReference is the body size from which deliveries send the message's own bytes.
 	byReference = 4096
 	// keptScratch is how large a scratch buffer an idle connection may keep.
@@ -487,7 +485,9 @@ func (s *Session) overdue() {
 	switch s.state {
 	case atPreface, atHello:
 		s.fatal(0, faultOf(wire.CommandInvalid, "no hello within %s", s.opt.HandshakeTimeout))
-	case atRefusal, closing:
+	case atRefusal:
+		s.endFor(0, faultOf(wire.AccessRefused, "login refused"))
+	case closing:
 		s.state = ended
 		s.o.Abort(errClose)
 	}

@@ -253,7 +253,9 @@ func (m *many) misbehave(n int) error {
 		m.again(func() (net.Conn, error) {
 			return rawamqp.Connect(m.amqp, "guest", nil, amqp.IDConnectionOpenOk)
 		}),
-		m.again(func() (net.Conn, error) { return rawamqp.Connect(m.amqp, "wrong", nil, amqp.IDConnectionTune) }),
+		m.again(func() (net.Conn, error) {
+			return rawamqp.ConnectAs(m.amqp, "nobody", "wrong", nil, amqp.IDConnectionTune)
+		}),
 		m.again(func() (net.Conn, error) { return net.Dial("tcp", m.amqp) }),
 	}
 	quiet := []func(i int) error{
