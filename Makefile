@@ -141,7 +141,8 @@ soak: rabbitmq build
 	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill$$' -kills=500
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
 
-# The rate of a pair of clients beside 500 that misbehave is given in percent of what it was alone, in one run.
+# The rate of a pair of clients beside 500 that misbehave is given in percent of what another pair has at a broker
+# without them, in turns and in one run; docs/back-pressure.md says how.
 pressure: build
 	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -v -run='^Test(MisbehavingPeers|SmallPublisherBesideAFlood|ManyIdleConnections|ReconnectStorm|ConnectionsLeaveNothing)$$'
 

@@ -256,7 +256,7 @@ func TestSettledChangesOutliveACrash(t *testing.T) {
 		crashed = change("parameters", func() error {
 			b.AddVHost("v")
 			b.SetGlobal("g", []byte(`{"a":1}`))
-			if e := b.SetVHostMeta("v", VHostMeta{Description: "d", Tags: []string{"t"}}); e != nil {
+			if e := b.ChangeVHostMeta("v", func(m *VHostMeta) { *m = VHostMeta{Description: "d", Tags: []string{"t"}} }); e != nil {
 				return e
 			}
 			_, err := b.Users().SetPermissions(auth.Permission{User: "u", VHost: "v"})

@@ -135,8 +135,9 @@ type ConnInfo struct {
 	FrameMax   uint32 // 0: no limit
 	ChannelMax uint16
 	Heartbeat  uint16 // s, 0: none
-	// Memory is about what the session takes beside the broker's own part, in bytes.
-	Memory int
+	// Memory is about what the session takes beside the broker's own part, in bytes; ChannelsMemory, what its
+	// channels share, from the first one on.
+	Memory, ChannelsMemory int
 	// Octets tells what went over the connection so far; nil: not known. Any goroutine.
 	Octets func() Octets
 	// Paused tells for which reasons the connection is not read now, and when that last changed without an

@@ -28,7 +28,7 @@ const LoginPause = time.Second
 // machine. Any goroutine. The error's text is what a client may see; its cause is for the session to log.
 // Errors: LoginRefused, LoginLimited.
 func (b *Broker) Login(name, password string, info *ConnInfo) (*User, *Error) {
-	b.arrive(loginCost)
+	b.arrive(&b.pace.logins, due(loginCost, 1))
 	u, e := b.Authenticate(name, password, info.Remote)
 	if e == nil {
 		if err := b.users.LoopbackOnly(name, info.Remote); err != nil {
@@ -132,6 +132,15 @@ func (b *Broker) connect(u *User, p Peer, info *ConnInfo) (*Conn, *Error) {
 		consumers: make(map[*Consumer]struct{}),
 	}
 	c.turn.b = b
+	if e := b.HoldGuest(&c.held, PropertiesMemory(info.Properties)); e != nil {
+		return nil, e
+	}
+	ok := false
+	defer func() {
+		if !ok {
+			b.unfinished.Add(-c.held)
+		}
+	}()
 	b.connMu.Lock()
 	defer b.connMu.Unlock()
 	// What is checked here cannot go away unseen: a deletion first happens, then looks for connections.
@@ -144,7 +153,6 @@ func (b *Broker) connect(u *User, p Peer, info *ConnInfo) (*Conn, *Error) {
 	if e := b.admit(c, limits); e != nil {
 		return nil, e
 	}
-	ok := false
 	c.epoch = b.users.Epoch()
 	if c.access, ok = b.users.Access(u.user.Name, v.name); !ok {
 		return nil, refuse(NotAllowed, "access to vhost '%s' refused for user '%s'", v.name, u.user.Name)

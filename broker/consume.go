@@ -49,6 +49,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	}
 	c := ch.newConsumer(a, q)
 	c.Priority = priority
+	twin := ch.consumes(q)
 	t := conn.begin()
 	// The connection knows it first: a deletion of the queue finds it in both places, or in none.
 	conn.remember(c)
@@ -64,6 +65,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 			q.members = make(map[*Consumer]struct{})
 		}
 		q.members[c] = struct{}{}
+		q.twins = q.twins || twin
 		q.sm.AddConsumer(&c.Consumer)
 		if a.Credited && a.Credit > 0 {
 			q.sm.Grant(&c.Consumer, a.Credit)
@@ -248,6 +250,18 @@ func (ch *Channel) Consumer(tag string) *Consumer {
 	ch.conn.mu.Lock()
 	defer ch.conn.mu.Unlock()
 	return ch.byTag[tag]
+}
+
+// consumes reports whether one of the channel's consumers is of q.
+func (ch *Channel) consumes(q *Queue) bool {
+	ch.conn.mu.Lock()
+	defer ch.conn.mu.Unlock()
+	for _, c := range ch.byTag {
+		if c.q == q {
+			return true
+		}
+	}
+	return false
 }
 
 // consumers lists the channel's consumers, the oldest first.

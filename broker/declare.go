@@ -434,6 +434,8 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 		q.owner.mu.Unlock()
 	}
 	gone := refuse(NotFound, "%s is deleted", queueName(q.name, q.vhost))
+	// In order of their tags, as a channel of RabbitMQ tells of its own.
+	slices.SortFunc(members, func(a, b *Consumer) int { return strings.Compare(a.Tag, b.Tag) })
 	for _, c := range members {
 		c.forget()
 		c.cancelled(t, gone)

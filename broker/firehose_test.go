@@ -15,7 +15,7 @@ import (
 // traced sets whether the client's vhost is traced.
 func (c *client) traced(on bool) {
 	c.t.Helper()
-	c.ok(c.b.SetVHostMeta("/", VHostMeta{Tracing: on}))
+	c.ok(c.b.ChangeVHostMeta("/", func(m *VHostMeta) { *m = VHostMeta{Tracing: on} }))
 }
 
 // listen binds a queue to all copies of the firehose and reads them: key, body and headers.
@@ -171,7 +171,7 @@ func TestFirehoseCopiesAreRoutedByHeaders(t *testing.T) {
 func TestTracingSurvivesARestart(t *testing.T) {
 	fs := vfs.NewMem()
 	b, _ := diskBroker(t, fs, Snapshot{})
-	if e := b.SetVHostMeta("/", VHostMeta{Tracing: true}); e != nil {
+	if e := b.ChangeVHostMeta("/", func(m *VHostMeta) { *m = VHostMeta{Tracing: true} }); e != nil {
 		t.Fatal(e.Text)
 	}
 	start := b.Snapshot()

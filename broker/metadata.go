@@ -33,14 +33,17 @@ func (b *Broker) VHostMeta(vhost string) VHostMeta {
 	return VHostMeta{}
 }
 
-// SetVHostMeta replaces what is noted about a vhost. Error: NotFound.
-func (b *Broker) SetVHostMeta(vhost string, m VHostMeta) *Error {
+// ChangeVHostMeta has alter change what is noted about a vhost, while nobody else does; it may call nothing of the
+// broker. Error: NotFound.
+func (b *Broker) ChangeVHostMeta(vhost string, alter func(*VHostMeta)) *Error {
 	b.topo.Lock()
 	defer b.topo.Unlock()
 	v := b.vhosts[vhost]
 	if v == nil {
 		return refuse(NotFound, "vhost %s not found", vhost)
 	}
+	m := v.meta
+	alter(&m)
 	v.setMeta(m)
 	b.note(&change{Op: opVHostMeta, VHost: vhost, Meta: &m})
 	return nil

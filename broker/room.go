@@ -13,8 +13,8 @@ import (
 // because consumers that come must not be kept out; then more is refused. And what outlives its connection has a share of
 // the limit, so that there is room for messages and for the collector of garbage.
 
-// Bounds of one table that is kept, of a client's properties and of the arguments of a queue, an exchange, a binding
-// or a consumer, felt by who sends it. A value of one byte takes 80 in memory.
+// Bounds of one table of arguments that is kept, of a queue, an exchange, a binding or a consumer, felt by who sends it.
+// A value of one byte takes 80 in memory.
 const (
 	maxTable  = 16 << 10 // bytes as AMQP encodes it (0-9-1 4.2.5.5)
 	maxValues = 1024     // those in arrays and nested tables, too

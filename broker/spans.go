@@ -24,18 +24,15 @@ import (
 //
 // A message without a context that the Tracer picks gets its header when it is published, before any queue has it.
 //
-// Without a Tracer a batch pays a comparison. With one, spans are encoded where they happen, into memory of the
-// turn, and handed over at its end, when no lock is held.
+// Without a Tracer a batch pays a comparison.
 
-// Tracer takes the spans of messages. Any goroutine may call its methods, which never wait.
+// Tracer takes the spans of messages. Any goroutine may call its methods, with locks held: they never wait.
 type Tracer interface {
 	// Sample decides whether a trace that begins here is followed.
 	Sample(TraceID) bool
-	// Append encodes a span behind dst. It is called with locks held, and keeps nothing of s.
-	Append(dst []byte, s *Span) []byte
-	// Take is handed n spans that Append has encoded; it copies them. No lock is held.
-	Take(spans []byte, n int)
-	// Drop counts spans for which there was no room here. No lock is held.
+	// Span takes a span. It keeps nothing of s.
+	Span(s *Span)
+	// Drop counts spans for which there was no room here.
 	Drop(n int)
 }
 
@@ -83,10 +80,8 @@ type Span struct {
 }
 
 const (
-	maxTrail            = 1 << 20  // bytes of spans that a turn collects; more are dropped
-	keptTrail           = 64 << 10 // bytes that it keeps room for
-	maxTracedDeliveries = 1 << 16  // deliveries of the broker whose settlement is waited for; more get no span of it
-	maxTraceState       = 512      // octets that W3C Trace Context asks for (3.3.1.5); spans leave out a longer one
+	maxTracedDeliveries = 1 << 16 // deliveries of the broker whose settlement is waited for; more get no span of it
+	maxTraceState       = 512     // octets that W3C Trace Context asks for (3.3.1.5); spans leave out a longer one
 )
 
 const (
@@ -105,9 +100,6 @@ func (c *spanContext) sampled() bool { return c.trace != TraceID{} }
 
 // trail is what a turn has to do with spans; only with a Tracer there is one.
 type trail struct {
-	spans    []byte
-	n        int
-	dropped  int
 	run      []spanContext // of the messages that are being enqueued
 	begun    []begun       // their publish spans
 	contexts table.Table   // scratch of context
@@ -134,30 +126,10 @@ func (t *turn) trailOf() *trail {
 	return t.trail
 }
 
-// span adds a span that ends now. One starts no later than those below it: with the millisecond of its turn.
+// span hands over a span that ends now. One starts no later than those below it: with the millisecond of its turn.
 func (t *turn) span(s *Span) {
-	x := t.trail
-	if len(x.spans) >= maxTrail {
-		x.dropped++
-		return
-	}
 	s.End = max(s.Start, time.Now().UnixNano())
-	x.spans = t.b.opt.Tracer.Append(x.spans, s)
-	x.n++
-}
-
-// handOver gives the turn's spans to the Tracer. No lock is held.
-func (x *trail) handOver(to Tracer) {
-	if x.n > 0 {
-		to.Take(x.spans, x.n)
-	}
-	if x.dropped > 0 {
-		to.Drop(x.dropped)
-	}
-	x.n, x.dropped = 0, 0
-	if x.spans = x.spans[:0]; cap(x.spans) > keptTrail {
-		x.spans = nil
-	}
+	t.b.opt.Tracer.Span(s)
 }
 
 // context reads a message's place in its trace. known is false when the message has none, or nothing that is one.
@@ -389,7 +361,7 @@ func (ch *Channel) delivered(t *turn, q *Queue, d *Delivery, seq uint64, journal
 		return
 	}
 	if t.b.tracedDeliveries.Load() >= maxTracedDeliveries {
-		t.trail.dropped++
+		t.b.opt.Tracer.Drop(1)
 		return
 	}
 	t.b.tracedDeliveries.Add(1)
@@ -416,7 +388,6 @@ func (ch *Channel) concluded(t *turn, s *slot, verb Verb, requeue bool) {
 		return
 	}
 	t.b.tracedDeliveries.Add(-1)
-	t.trailOf()
 	t.span(&Span{
 		Trace: f.trace, ID: newSpanID(), Parent: f.id, State: f.state, Step: StepSettle, Start: s.at * 1e6,
 		VHost: s.q.vhost, Queue: s.q.tracedName(), Client: ch.conn.info.Name, Tag: s.tag, Verb: verb, Requeue: requeue,

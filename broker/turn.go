@@ -161,9 +161,6 @@ func (t *turn) end() {
 		t.dirty[i] = nil
 	}
 	t.dirty = t.dirty[:0]
-	if t.trail != nil {
-		t.trail.handOver(t.b.opt.Tracer)
-	}
 	t.now = 0
 }
 

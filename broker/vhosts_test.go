@@ -57,9 +57,9 @@ func TestDeletedVHostTakesEverythingWithIt(t *testing.T) {
 	there.end()
 	there.consume(ConsumeArgs{Queue: "q", Tag: "t"})
 	there.publish("amq.topic", "k", "held")
-	there.ok(b.SetVHostMeta("v", VHostMeta{Protected: true}))
+	there.ok(b.ChangeVHostMeta("v", func(m *VHostMeta) { *m = VHostMeta{Protected: true} }))
 	there.refused(b.DeleteVHost("v"), PreconditionFailed, "Refusing to delete virtual host 'v' because it is protected from deletion")
-	there.ok(b.SetVHostMeta("v", VHostMeta{}))
+	there.ok(b.ChangeVHostMeta("v", func(m *VHostMeta) { *m = VHostMeta{} }))
 	there.ok(b.DeleteVHost("v"))
 	there.refused(there.peer.closedBy, ConnectionForced, "vhost 'v' is deleted")
 	if here.peer.closedBy != nil {

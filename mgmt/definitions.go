@@ -195,6 +195,12 @@ func Import(b *broker.Broker, document []byte, vhost string) (warnings []string,
 	return m.warnings, m.apply()
 }
 
+// newVHost is a vhost of the file. One that does not say whether it is protected keeps that.
+type newVHost struct {
+	broker.VHostMeta
+	protects bool
+}
+
 // importer is one import: what it has read and will make.
 type importer struct {
 	b        *broker.Broker
@@ -205,7 +211,7 @@ type importer struct {
 	warnings []string
 
 	newUsers    []auth.User
-	newVHosts   map[string]broker.VHostMeta
+	newVHosts   map[string]newVHost
 	permissions []auth.Permission
 	topics      []auth.TopicPermission
 	globals     []api.GlobalParameter
@@ -364,14 +370,14 @@ func (m *importer) readVHost(b body) {
 		}
 		return b[key]
 	}
-	var v broker.VHostMeta
+	var v newVHost
 	v.Description, _ = pick("description").(string)
 	tags, err := tagsOf(pick("tags"))
 	if err != nil {
 		m.fault("vhost '%s': tags are neither a list nor a string", name)
 	}
 	v.Tags = tags
-	if err := metaWithin(&v); err != nil {
+	if err := metaWithin(&v.VHostMeta); err != nil {
 		m.fault("vhost '%s': %s", name, reasonOf(err))
 	}
 	switch kind, _ := pick("default_queue_type").(string); kind {
@@ -382,11 +388,9 @@ func (m *importer) readVHost(b body) {
 		m.fault("vhost '%s': default queue type '%s' is not supported", name, kind)
 	}
 	v.Tracing, _ = pick("tracing").(bool)
-	if v.Protected, ok = pick("protected_from_deletion").(bool); !ok {
-		v.Protected = m.b.VHostMeta(name).Protected // a file that does not say so does not give it up
-	}
+	v.Protected, v.protects = pick("protected_from_deletion").(bool)
 	if m.newVHosts == nil {
-		m.newVHosts = make(map[string]broker.VHostMeta)
+		m.newVHosts = make(map[string]newVHost)
 	}
 	m.newVHosts[name] = v
 	m.vhosts[name] = true
@@ -691,7 +695,13 @@ func (m *importer) apply() error {
 	}
 	for _, v := range sortedKeys(m.newVHosts) {
 		m.b.AddVHost(v)
-		refused(m.b.SetVHostMeta(v, m.newVHosts[v]))
+		refused(m.b.ChangeVHostMeta(v, func(old *broker.VHostMeta) {
+			n := m.newVHosts[v]
+			if !n.protects {
+				n.Protected = old.Protected
+			}
+			*old = n.VHostMeta
+		}))
 	}
 	for _, p := range m.permissions {
 		_, err := users.SetPermissions(p)

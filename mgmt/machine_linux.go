@@ -16,11 +16,7 @@ func readMachine(dir string) (m machine) {
 			m.resident, m.mapped = pages*uint64(os.Getpagesize()), mapped*uint64(os.Getpagesize())
 		}
 	}
-	if d, err := os.Open("/proc/self/fd"); err == nil {
-		names, _ := d.Readdirnames(-1)
-		d.Close()
-		m.filesOpen = max(0, len(names)-1) // without the one that lists them
-	}
+	m.filesOpen = openFiles()
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
 		m.filesMax = int(min(files.Cur, 1<<31))
@@ -33,4 +29,25 @@ func readMachine(dir string) (m machine) {
 		m.diskFree = disk.Bavail * uint64(disk.Bsize)
 	}
 	return m
+}
+
+// openFiles counts the open files. Since Linux 6.2 the size of their directory is their number; to list them takes the
+// kernel most of a millisecond with a thousand connections.
+func openFiles() int {
+	const dir = "/proc/self/fd"
+	if d, err := os.Stat(dir); err == nil && d.Size() > 0 {
+		return int(d.Size())
+	}
+	return listFiles(dir)
+}
+
+// listFiles counts what is in a directory of open files, without the one that lists it.
+func listFiles(dir string) int {
+	d, err := os.Open(dir)
+	if err != nil {
+		return 0
+	}
+	names, _ := d.Readdirnames(-1)
+	d.Close()
+	return max(0, len(names)-1)
 }

@@ -498,7 +498,7 @@ func (s *Server) writeOwn(e *exposition) {
 		e.one("firemq_trace_spans_exported_total", "counter", "Spans that the collector took", int64(x.Exported))
 		e.one("firemq_trace_spans_dropped_total", "counter", "Spans that were not exported: no room was left for them, or the collector did not take them", int64(x.Dropped))
 		e.one("firemq_trace_export_failures_total", "counter", "Requests to the collector that failed", int64(x.Failures))
-		e.one("firemq_trace_spans_waiting_bytes", "gauge", "Spans that wait to be exported", int64(x.Waiting))
+		e.one("firemq_trace_spans_waiting", "gauge", "Spans that wait to be exported", int64(x.Waiting))
 	}
 	metrics.WriteProcessMetrics(e)
 }

@@ -66,7 +66,7 @@ type Resources struct {
 // SpanStats are what became of spans since the start.
 type SpanStats struct {
 	Exported, Dropped, Failures uint64 // Failures are requests to the collector
-	Waiting                     int    // bytes
+	Waiting                     int
 }
 
 // Bounds of a request, felt by its sender.

@@ -88,7 +88,7 @@ func putVHost(r *request) error {
 	if err := shortName("vhost", name); err != nil {
 		return err
 	}
-	m := broker.VHostMeta{}
+	var m broker.VHostMeta
 	if m.Description, err = b.text("description"); err != nil {
 		return err
 	}
@@ -104,13 +104,16 @@ func putVHost(r *request) error {
 	if err := metaWithin(&m); err != nil {
 		return err
 	}
-	old := r.s.opt.Broker.VHostMeta(name)
-	m.Protected = old.Protected
-	if m.Tracing, err = b.boolean("tracing", old.Tracing); err != nil {
+	if m.Tracing, err = b.boolean("tracing", false); err != nil {
 		return err
 	}
 	created := r.s.opt.Broker.AddVHost(name)
-	if e := r.s.opt.Broker.SetVHostMeta(name, m); e != nil {
+	if e := r.s.opt.Broker.ChangeVHostMeta(name, func(old *broker.VHostMeta) {
+		if m.Protected = old.Protected; b["tracing"] == nil {
+			m.Tracing = old.Tracing
+		}
+		*old = m
+	}); e != nil {
 		return refusal(e)
 	}
 	if created {
@@ -165,9 +168,7 @@ func deleteVHost(r *request) error {
 // protectVHost has deletions of a vhost refused, or not any more.
 func protectVHost(protected bool) handler {
 	return func(r *request) error {
-		m := r.s.opt.Broker.VHostMeta(r.vars["vhost"])
-		m.Protected = protected
-		if e := r.s.opt.Broker.SetVHostMeta(r.vars["vhost"], m); e != nil {
+		if e := r.s.opt.Broker.ChangeVHostMeta(r.vars["vhost"], func(m *broker.VHostMeta) { m.Protected = protected }); e != nil {
 			return missing
 		}
 		return r.done(false)

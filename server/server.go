@@ -354,8 +354,8 @@ const tick = 250 * time.Millisecond
 func (s *Server) listen() error {
 	l, err := loop.New(loop.Options{
 		Log: s.part("loop"), Tick: tick, MaxConns: s.opt.MaxConnections,
-		Admitted: s.broker.Admitted,
-		MaxWant:  maxFrame + fmq1frames.Overhead, // whatever a reload makes of MaxFrame
+		Admitted: s.broker.Admitted, Handshake: s.broker.Handshake,
+		MaxWant: maxFrame + fmq1frames.Overhead, // whatever a reload makes of MaxFrame
 	})
 	if err != nil {
 		return fmt.Errorf("start the event loops: %w", err)

@@ -292,7 +292,13 @@ func parseEndpoint(s string) (string, error) {
 		return "", errors.New("not a URL such as http://localhost:4318")
 	case u.User != nil:
 		return "", errors.New("a URL without user and password is wanted: give those as a header, with --tracing-headers")
-	case u.Path == "" || u.Path == "/":
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", errors.New("a port is a number from 1 to 65535")
+		}
+	}
+	if u.Path == "" || u.Path == "/" {
 		u.Path = tracesPath
 	}
 	return u.String(), nil

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	common "go.opentelemetry.io/proto/slim/otlp/common/v1"
-	trace "go.opentelemetry.io/proto/slim/otlp/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/firemq/firemq/server"

@@ -9,4 +9,10 @@ func (o Options) Hurry(linger, backoff, patience time.Duration) Options {
 	return o
 }
 
-const QueueBytes = queueBytes
+// Batch gives another size of batches than the constant, and no other reason to send one.
+func (o Options) Batch(spans int) Options {
+	o.linger, o.batch = time.Hour, spans
+	return o
+}
+
+const QueueSpans = queueSpans

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	trace "go.opentelemetry.io/proto/slim/otlp/trace/v1"
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	fire "github.com/firemq/firemq/sdk/go"
 	"github.com/firemq/firemq/server"
@@ -167,7 +167,7 @@ func TestJourney(t *testing.T) {
 		if remote := w.got == publish; w.got.Flags&0x301 != map[bool]uint32{true: 0x301, false: 0x101}[remote] {
 			t.Errorf("%s: flags %#x", w.got.Name, w.got.Flags)
 		}
-		if w.got.Status != nil {
+		if w.got.Status.GetCode() != trace.Status_STATUS_CODE_UNSET {
 			t.Errorf("%s: status %v", w.got.Name, w.got.Status)
 		}
 		if r := w.got.resource; r["service.name"] != "shop-broker" || r["service.version"] != "1.2.3" || r["service.instance.id"] == "" {
@@ -545,7 +545,7 @@ func TestMetrics(t *testing.T) {
 		metrics = string(body)
 		return strings.Contains(metrics, "\nfiremq_trace_spans_exported_total 2\n")
 	})
-	for _, line := range []string{"firemq_trace_spans_dropped_total 0", "firemq_trace_export_failures_total 0", "firemq_trace_spans_waiting_bytes "} {
+	for _, line := range []string{"firemq_trace_spans_dropped_total 0", "firemq_trace_export_failures_total 0", "firemq_trace_spans_waiting 0"} {
 		if !strings.Contains(metrics, "\n"+line) {
 			t.Errorf("%q is not in\n%s", line, metrics)
 		}

@@ -1,32 +1,32 @@
-// Package tracing exports the spans of messages (see broker.Tracer) to an OpenTelemetry collector, by OTLP over
-// HTTP with Protobuf.
+// Package tracing exports the spans of messages (see broker.Tracer) to an OpenTelemetry collector: OpenTelemetry's SDK
+// makes, batches and encodes them, and sends them by OTLP over HTTP with Protobuf.
 //
-//	broker --Take--> batches --goroutine--> POST endpoint
+//	broker --Span--> SDK's batcher --goroutine--> SDK's exporter --> client --POST--> endpoint
 //
-// Whoever has spans copies them into a batch and goes on; one goroutine sends them. While the collector is slow or
-// away batches wait, up to queueBytes, and what comes then is dropped and counted.
+// While the collector is slow or away spans wait, up to queueSpans, and what comes then is dropped and counted.
 //
-// OpenTelemetry's SDK is not used: to link it costs every idle broker 0.4 MiB, and several with its exporter, and its
-// queue of spans does not tell what it dropped. Tests read what is sent with OpenTelemetry's own types.
+// The client below the SDK's exporter is our own: OpenTelemetry's takes gRPC along, 3 MiB of program and 50 packages
+// that every broker would set up at its start, and does not count what a collector refuses.
 package tracing
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
-	"io"
 	"log/slog"
-	"maps"
-	"math/rand/v2"
+	"math"
 	"net/http"
-	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/firemq/firemq/broker"
 )
@@ -45,319 +45,238 @@ type Options struct {
 
 	// Of tests; zero values stand for the constants.
 	linger, backoff, patience time.Duration
+	batch                     int
 }
 
 const (
-	queueBytes = 8 << 20   // of spans that wait, about 16,000
-	batchBytes = 256 << 10 // from which on a batch is sent, about 500 spans
+	queueSpans = 8192 // that wait or are being sent, about 2 KiB each
+	batchSpans = 512  // of one request
 	linger     = time.Second
-
-	backoff     = time.Second      // before the second try; it doubles
-	maxBackoff  = 30 * time.Second // also of what a collector asks for
-	patience    = time.Minute      // how long a batch is tried
-	maxResponse = 64 << 10
-	maxReason   = 512 // bytes of it in the log
 )
 
 // Exporter sends spans. It is a broker.Tracer.
 type Exporter struct {
-	opt    Options // immutable, like all up to the next group
-	client *http.Client
-	bound  uint64 // of Sample
-	wake   chan struct{}
-	stop   chan struct{}
-	over   chan struct{}
-	ctx    context.Context // of the requests
-	cancel context.CancelFunc
+	bound  uint64            // of Sample; immutable, like all up to the next group
+	spans  sdk.SpanProcessor // the batcher
+	tracer trace.Tracer
+	client *client
 
-	mu      sync.Mutex // a leaf
-	batches []batch    // the last one is being filled; guarded by mu
-	size    int        // their bytes, with those of the one that is being sent; guarded by mu
-	stopped bool       // nothing is taken any more; guarded by mu
-
-	exported, dropped, failures atomic.Uint64 // any goroutine
-
-	failing bool // the last request failed; owned by the goroutine
+	stopping sync.Once
+	stopped  atomic.Bool // nothing is taken any more
 }
 
 var _ broker.Tracer = (*Exporter)(nil)
 
-type batch struct {
-	spans []byte
-	n     int
-}
-
 // New starts an Exporter, which needs a Shutdown.
 func New(o Options) *Exporter {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if o.linger == 0 {
+		o.linger = linger
 	}
-	for _, d := range []struct {
-		at    *time.Duration
-		value time.Duration
-	}{{&o.linger, linger}, {&o.backoff, backoff}, {&o.patience, patience}} {
-		if *d.at == 0 {
-			*d.at = d.value
-		}
+	if o.batch == 0 {
+		o.batch = batchSpans
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConns = 1
-	transport.MaxResponseHeaderBytes = maxResponse
-	e := &Exporter{
-		opt: o,
-		client: &http.Client{
-			Transport: transport,
-			Timeout:   o.Timeout,
-			// The headers may hold a secret that is for this host only.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-		bound: uint64(o.Ratio * (1 << 63)),
-		wake:  make(chan struct{}, 1), stop: make(chan struct{}), over: make(chan struct{}),
+	e := &Exporter{bound: uint64(o.Ratio * (1 << 63)), client: newClient(o)}
+	exporter, err := otlptrace.New(context.Background(), e.client)
+	if err != nil {
+		panic("BUG: tracing: " + err.Error()) // it is the client's, which has none
 	}
-	e.ctx, e.cancel = context.WithCancel(context.Background())
-	go e.run()
+	e.spans = sdk.NewBatchSpanProcessor(exporter, sdk.WithMaxQueueSize(queueSpans), sdk.WithMaxExportBatchSize(o.batch),
+		sdk.WithBatchTimeout(o.linger), sdk.WithExportTimeout(0)) // the client has limits of its own
+	provider := sdk.NewTracerProvider(
+		sdk.WithSpanProcessor(e.spans), sdk.WithIDGenerator(identities{}),
+		sdk.WithSampler(sdk.AlwaysSample()), // who calls Span has decided
+		sdk.WithoutPanicRecording(),
+		sdk.WithResource(resource.NewSchemaless(semconv.ServiceName(o.Service), semconv.ServiceVersion(o.Version), semconv.ServiceInstanceID(o.Instance))),
+	)
+	e.tracer = provider.Tracer("github.com/firemq/firemq", trace.WithInstrumentationVersion(o.Version), trace.WithSchemaURL(semconv.SchemaURL))
 	return e
 }
 
-// Sample decides by the trace's last 63 bits, as OpenTelemetry's TraceIdRatioBased does: brokers and services with
-// one ratio pick the same traces.
+// Sample decides by the trace's last 63 bits, as OpenTelemetry's TraceIDRatioBased does, which takes 100 times as long
+// for every message: brokers and services with one ratio pick the same traces.
 func (e *Exporter) Sample(id broker.TraceID) bool {
 	return binary.BigEndian.Uint64(id[8:])>>1 < e.bound
 }
 
-// Append encodes a span.
-func (e *Exporter) Append(dst []byte, s *broker.Span) []byte { return appendSpan(dst, s) }
-
-// Take copies n encoded spans into the batch that is being filled.
-func (e *Exporter) Take(spans []byte, n int) {
-	e.mu.Lock()
-	if e.stopped || e.size+len(spans) > queueBytes {
-		e.mu.Unlock()
-		e.Drop(n)
+// Span takes a span that has ended.
+func (e *Exporter) Span(s *broker.Span) {
+	if e.client.waiting.Add(1) > queueSpans || e.stopped.Load() {
+		e.client.waiting.Add(-1)
+		e.Drop(1)
 		return
 	}
-	last := len(e.batches) - 1
-	if last < 0 || len(e.batches[last].spans) >= batchBytes {
-		e.batches = append(e.batches, batch{})
-		last++
+	verb, operation, kind := meaning(s)
+	_, span := e.tracer.Start(identify(s), spanName(verb, s), trace.WithTimestamp(time.Unix(0, s.Start)), trace.WithSpanKind(kind))
+	span.SetAttributes(attributes(verb, operation, s)...)
+	if s.Error != "" {
+		span.SetStatus(codes.Error, "")
 	}
-	b := &e.batches[last]
-	first := last == 0 && b.n == 0
-	b.spans = append(b.spans, spans...)
-	b.n += n
-	e.size += len(spans)
-	full := len(b.spans) >= batchBytes
-	e.mu.Unlock()
-	if first || full {
-		select {
-		case e.wake <- struct{}{}:
-		default:
-		}
-	}
+	span.End(trace.WithTimestamp(time.Unix(0, s.End)))
 }
 
 // Drop counts spans that were dropped before they came here.
-func (e *Exporter) Drop(n int) { e.dropped.Add(uint64(n)) }
+func (e *Exporter) Drop(n int) { e.client.dropped.Add(uint64(n)) }
 
 // Stats are what became of the spans since the start.
 type Stats struct {
 	Exported uint64 // spans that the collector took
 	Dropped  uint64 // spans for which there was no room, or that it did not take
 	Failures uint64 // requests that failed
-	Waiting  int    // bytes of spans that wait
+	Waiting  int    // spans that wait
 }
 
 // Stats can be called by any goroutine.
 func (e *Exporter) Stats() Stats {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return Stats{e.exported.Load(), e.dropped.Load(), e.failures.Load(), e.size}
+	c := e.client
+	return Stats{c.exported.Load(), c.dropped.Load(), c.failures.Load(), int(c.waiting.Load())}
 }
 
 // Shutdown sends what waits, each batch once, and ends the goroutine. What is not sent when ctx ends is dropped.
 func (e *Exporter) Shutdown(ctx context.Context) {
-	e.mu.Lock()
-	again := e.stopped
-	e.stopped = true
-	e.mu.Unlock()
-	if !again {
-		close(e.stop)
-	}
-	select {
-	case <-e.over:
-	case <-ctx.Done():
-		e.cancel()
-		<-e.over
-	}
-	e.cancel()
-	e.client.CloseIdleConnections()
+	e.stopping.Do(func() {
+		e.stopped.Store(true)
+		close(e.client.stop)
+		_ = e.spans.Shutdown(ctx) // the end of ctx is all that it may report
+	})
+	e.client.end(ctx)
+	e.Drop(int(e.client.waiting.Swap(0))) // those that Span was about to hand over
 }
 
-// run sends what waits: when a batch is full, or a while after it was begun.
-func (e *Exporter) run() {
-	defer close(e.over)
-	for e.await() {
-		for range e.waiting() {
-			e.send(e.next())
+// identity tells the SDK which ids a span has. What is its parent is in the Context.
+type identity struct {
+	context.Context
+	trace trace.TraceID
+	span  trace.SpanID
+}
+
+// identify gives the context in which the SDK makes s.
+func identify(s *broker.Span) *identity {
+	ctx := context.Background()
+	if s.Parent != (broker.SpanID{}) {
+		state, err := trace.ParseTraceState(strings.Clone(s.State))
+		if err != nil {
+			state = trace.TraceState{} // W3C Trace Context 3.3: what cannot be read is left out
 		}
+		ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: trace.TraceID(s.Trace), SpanID: trace.SpanID(s.Parent), TraceFlags: trace.FlagsSampled, TraceState: state,
+			Remote: s.Step == broker.StepPublish,
+		}))
 	}
-	for e.waiting() > 0 {
-		e.send(e.next())
+	return &identity{ctx, trace.TraceID(s.Trace), trace.SpanID(s.ID)}
+}
+
+// identities is the SDK's IDGenerator.
+type identities struct{}
+
+func (identities) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	i := ctx.(*identity)
+	return i.trace, i.span
+}
+
+func (identities) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
+	return ctx.(*identity).span
+}
+
+// meaning is what the conventions call a step: messaging.operation.name and .type, and its kind. A publish is what
+// the broker does about a producer's span.
+func meaning(s *broker.Span) (name string, operation attribute.KeyValue, kind trace.SpanKind) {
+	switch s.Step {
+	case broker.StepPublish:
+		return "publish", semconv.MessagingOperationTypeSend, trace.SpanKindConsumer
+	case broker.StepEnqueue:
+		return "enqueue", attribute.KeyValue{}, trace.SpanKindInternal
+	case broker.StepDeliver:
+		return "deliver", semconv.MessagingOperationTypeReceive, trace.SpanKindProducer
+	case broker.StepGet:
+		return "get", semconv.MessagingOperationTypeReceive, trace.SpanKindProducer
+	case broker.StepDeadLetter:
+		return "dead-letter", attribute.KeyValue{}, trace.SpanKindInternal
 	}
-}
-
-// await waits until there is something to send; false: Shutdown was called.
-func (e *Exporter) await() bool {
-	for e.waiting() == 0 {
-		select {
-		case <-e.wake:
-		case <-e.stop:
-			return false
-		}
+	switch s.Verb {
+	case broker.VerbNack:
+		name = "nack"
+	case broker.VerbReject:
+		name = "reject"
+	default:
+		name = "ack"
 	}
-	lingered := time.NewTimer(e.opt.linger)
-	defer lingered.Stop()
-	for !e.full() {
-		select {
-		case <-e.wake:
-		case <-lingered.C:
-			return true
-		case <-e.stop:
-			return false
-		}
-	}
-	return true
+	return name, semconv.MessagingOperationTypeSettle, trace.SpanKindInternal
 }
 
-func (e *Exporter) waiting() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.batches)
-}
+const defaultExchange = "amq.default"
 
-func (e *Exporter) full() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.batches[0].spans) >= batchBytes
-}
-
-// next takes the oldest batch, of which there is one.
-func (e *Exporter) next() batch {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	b := e.batches[0]
-	e.batches = slices.Delete(e.batches, 0, 1)
-	return b
-}
-
-// send tries a batch until the collector takes or refuses it, or patience ends. Once the exporter stops, nothing is
-// tried again.
-func (e *Exporter) send(b batch) {
-	body := appendRequest(nil, &e.opt, b.spans)
-	deadline := time.Now().Add(e.opt.patience)
-	for wait := e.opt.backoff; ; wait = min(2*wait, maxBackoff) {
-		refused, err := e.post(body)
-		if err == nil {
-			refused = min(refused, uint64(b.n))
-			e.exported.Add(uint64(b.n) - refused)
-			e.dropped.Add(refused)
-			break
-		}
-		e.failures.Add(1)
-		failed, ok := errors.AsType[*responseError](err)
-		pause := wait/2 + rand.N(wait) // so that brokers do not come back all at once
-		if ok {
-			pause = max(pause, failed.after)
-		}
-		if ok && !failed.again || time.Now().After(deadline) || !e.sleep(min(pause, maxBackoff)) {
-			e.Drop(b.n)
-			break
-		}
-	}
-	e.mu.Lock()
-	e.size -= len(b.spans)
-	e.mu.Unlock()
-}
-
-// sleep waits for d; false: the exporter stops.
-func (e *Exporter) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-e.stop:
-		return false
-	}
-}
-
-// responseError is a collector's answer that is no success.
-type responseError struct {
-	status string
-	again  bool          // it may be sent again
-	after  time.Duration // not before, 0: whenever
-}
-
-func (e *responseError) Error() string { return "the collector answers " + e.status }
-
-// post sends one request and gives the number of spans that the collector refused. The first failure, and the end of
-// it, are logged.
-func (e *Exporter) post(body []byte) (refused uint64, err error) {
-	refused, why, err := e.request(body)
-	endpoint, _, _ := strings.Cut(e.opt.Endpoint, "?") // what follows may be a secret, and url.Error has it too
-	if failed, ok := errors.AsType[*url.Error](err); ok {
-		err = failed.Err
-	}
+func spanName(verb string, s *broker.Span) string {
 	switch {
-	case err != nil && !e.failing:
-		e.opt.Log.Warn("spans are not exported", "endpoint", endpoint, "error", err)
-	case err == nil && e.failing:
-		e.opt.Log.Info("spans are exported again", "endpoint", endpoint)
+	case s.Step != broker.StepPublish:
+		return verb + " " + text(s.Queue)
+	case len(s.Exchange) == 0:
+		return verb + " " + defaultExchange
 	}
-	e.failing = err != nil
-	if refused > 0 {
-		e.opt.Log.Warn("the collector refused spans", "endpoint", endpoint, "spans", refused, "reason", why[:min(len(why), maxReason)])
-	}
-	return refused, err
+	return verb + " " + text(string(s.Exchange))
 }
 
-func (e *Exporter) request(body []byte) (refused uint64, why string, err error) {
-	req, err := http.NewRequestWithContext(e.ctx, http.MethodPost, e.opt.Endpoint, bytes.NewReader(body))
-	if err != nil {
-		return 0, "", err
+// text is s as UTF-8, which Protobuf's strings are: what is none becomes U+FFFD.
+func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// attributes are what s says of itself: with the names that the conventions have for RabbitMQ, whose model of
+// messages this is, and else with ones that begin with firemq. Empty texts are left out.
+func attributes(verb string, operation attribute.KeyValue, s *broker.Span) []attribute.KeyValue {
+	key := string(s.Key)
+	list := append(make([]attribute.KeyValue, 0, 15), semconv.MessagingSystemRabbitMQ,
+		semconv.MessagingOperationNameKey.String(verb), semconv.MessagingDestinationNameKey.String(destination(s, key)))
+	add := func(k attribute.Key, v string) {
+		if v != "" {
+			list = append(list, k.String(text(v)))
+		}
 	}
-	maps.Copy(req.Header, e.opt.Headers)
-	req.Header.Set("Content-Type", contentType)
-	req.Header.Set("User-Agent", "FireMQ/"+e.opt.Version)
-	resp, err := e.client.Do(req)
-	if err != nil {
-		return 0, "", err
+	if operation.Valid() {
+		list = append(list, operation)
 	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse)) // to its end, so that the connection is used again
-	switch {
-	case resp.StatusCode/100 != 2:
-		return 0, "", refusal(resp)
-	case err == nil && resp.Header.Get("Content-Type") == contentType:
-		refused, why = rejected(answer)
+	add(semconv.MessagingRabbitMQDestinationRoutingKeyKey, key)
+	if s.Tag != 0 {
+		list = append(list, semconv.MessagingRabbitMQMessageDeliveryTagKey.Int64(int64(min(s.Tag, math.MaxInt64))))
 	}
-	return refused, why, nil
+	add(semconv.MessagingClientIDKey, s.Client)
+	add(semconv.MessagingMessageIDKey, strings.Clone(s.MessageID))
+	add(semconv.MessagingMessageConversationIDKey, strings.Clone(s.Correlation))
+	if s.Step != broker.StepSettle {
+		list = append(list, semconv.MessagingMessageBodySize(s.Size))
+	}
+	add("firemq.vhost", s.VHost)
+	add("firemq.queue", s.Queue)
+	if s.Step == broker.StepPublish {
+		list = append(list, attribute.Int("firemq.routed_queues", s.Queues))
+	}
+	if s.Redelivered {
+		list = append(list, attribute.Bool("firemq.redelivered", true))
+	}
+	if s.Requeue {
+		list = append(list, attribute.Bool("firemq.requeue", true))
+	}
+	add("firemq.dead_letter.reason", s.Reason)
+	add(semconv.ErrorTypeKey, s.Error)
+	return list
 }
 
-const contentType = "application/x-protobuf"
-
-// refusal says what an answer means: OTLP lets a client try again after 429, 502, 503 and 504 alone.
-func refusal(resp *http.Response) *responseError {
-	e := &responseError{status: resp.Status}
-	switch resp.StatusCode {
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		e.again = true
+// destination is the messaging.destination.name: exchange:key:queue, without what is empty and a key that is the
+// queue's name. The queue of a dead letter is where it comes from.
+func destination(s *broker.Span, key string) string {
+	queue := s.Queue
+	if s.Step == broker.StepDeadLetter {
+		queue = ""
 	}
-	after := resp.Header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(after, 10, 16); err == nil {
-		e.after = time.Duration(seconds) * time.Second
-	} else if at, err := http.ParseTime(after); err == nil {
-		e.after = time.Until(at)
+	if key == queue {
+		key = ""
 	}
-	return e
+	name := string(s.Exchange)
+	for _, part := range [...]string{key, queue} {
+		if part != "" && name != "" {
+			name += ":"
+		}
+		name += part
+	}
+	if name == "" {
+		return defaultExchange
+	}
+	return text(name)
 }

@@ -4,14 +4,21 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/tracing"
@@ -31,13 +38,11 @@ func export(t testing.TB, o tracing.Options) *tracing.Exporter {
 	return e
 }
 
-// take hands over n spans at once.
+// take hands over n spans.
 func take(e *tracing.Exporter, n int) {
-	var spans []byte
 	for i := range n {
-		spans = e.Append(spans, &broker.Span{Trace: broker.TraceID{1}, ID: broker.SpanID{byte(i), byte(i >> 8), byte(i >> 16), 1}, Step: broker.StepEnqueue, Queue: "q"})
+		e.Span(&broker.Span{Trace: broker.TraceID{1}, ID: broker.SpanID{byte(i), byte(i >> 8), byte(i >> 16), 1}, Parent: broker.SpanID{2}, Step: broker.StepEnqueue, Queue: "q"})
 	}
-	e.Take(spans, n)
 }
 
 // flush ends the exporter when everything is sent.
@@ -46,7 +51,7 @@ func flush(t testing.TB, e *tracing.Exporter) tracing.Stats {
 	e.Shutdown(within(t))
 	s := e.Stats()
 	if s.Waiting != 0 {
-		t.Errorf("%d bytes wait after the end", s.Waiting)
+		t.Errorf("%d spans wait after the end", s.Waiting)
 	}
 	return s
 }
@@ -60,32 +65,60 @@ func TestHostileSpans(t *testing.T) {
 		Trace: broker.TraceID{0xff, 15: 1}, ID: broker.SpanID{7: 2}, Parent: broker.SpanID{7: 3}, Step: broker.StepGet, State: "a=\xff", Start: -1, End: 1 << 62,
 		VHost: "\xc3", Exchange: []byte("ü\xf0"), Key: []byte(long), Queue: "q\x00", Client: "\xed\xa0\x80", Tag: 1<<64 - 1, Size: 1 << 40, Redelivered: true,
 	}
-	e.Take(e.Append(nil, &s), 1)
+	e.Span(&s)
 	flush(t, e)
 	got := c.one("get q\x00")
 	for name, want := range map[string]any{
-		"firemq.vhost": "\uFFFD", "messaging.destination.name": "ü\uFFFD:" + long + ":q\x00", "messaging.client.id": "\uFFFD\uFFFD\uFFFD",
+		"firemq.vhost": "\uFFFD", "messaging.destination.name": "ü\uFFFD:" + long + ":q\x00", "messaging.client.id": "\uFFFD",
 		"messaging.rabbitmq.message.delivery_tag": int64(1<<63 - 1), "messaging.message.body.size": int64(1 << 40), "firemq.redelivered": true,
 	} {
 		if got.attributes[name] != want {
 			t.Errorf("%s is %q, want %q", name, got.attributes[name], want)
 		}
 	}
-	if got.TraceState != "a=\uFFFD" || got.trace != "ff"+strings.Repeat("0", 28)+"01" || got.EndTimeUnixNano != 1<<62 {
+	if got.TraceState != "" || got.trace != "ff"+strings.Repeat("0", 28)+"01" || got.EndTimeUnixNano != 1<<62 {
 		t.Errorf("got %v", got.Span)
 	}
 }
 
-func TestAppendAllocatesNothing(t *testing.T) {
-	e := export(t, tracing.Options{Endpoint: "http://127.0.0.1:1/v1/traces"})
-	s := broker.Span{Trace: broker.TraceID{1}, ID: broker.SpanID{1}, Step: broker.StepPublish, Exchange: []byte("exchange\xff"), Key: []byte("a.rather.long.routing.key.of.a.topic"), VHost: "/", Error: "no-route"}
-	buf := make([]byte, 0, 4096)
-	if n := testing.AllocsPerRun(100, func() { e.Append(buf, &s) }); n != 0 {
-		t.Errorf("%v allocations a span", n)
+// A span keeps nothing of the message that it is about, whose buffer is used again.
+func TestSpansKeepNothing(t *testing.T) {
+	c := collect(t)
+	e := export(t, tracing.Options{Endpoint: c.url})
+	buf := []byte("exchangekeya=bmessagecorrelation")
+	alias := func(from, to int) string { return unsafe.String(&buf[from], to-from) }
+	e.Span(&broker.Span{
+		Trace: broker.TraceID{1}, ID: broker.SpanID{2}, Parent: broker.SpanID{3}, Step: broker.StepPublish, Exchange: buf[:8:8], Key: buf[8:11:11],
+		State: alias(11, 14), MessageID: alias(14, 21), Correlation: alias(21, 32), VHost: "/",
+	})
+	for i := range buf {
+		buf[i] = 'x'
+	}
+	flush(t, e)
+	s := c.one("publish exchange")
+	for name, want := range map[string]any{
+		"messaging.destination.name": "exchange:key", "messaging.rabbitmq.destination.routing_key": "key",
+		"messaging.message.id": "message", "messaging.message.conversation_id": "correlation",
+	} {
+		if s.attributes[name] != want {
+			t.Errorf("%s is %q, want %q", name, s.attributes[name], want)
+		}
+	}
+	if s.TraceState != "a=b" {
+		t.Errorf("the state is %q", s.TraceState)
 	}
 }
 
-// The decision is by the trace's last 63 bits, so all who have one ratio pick the same traces.
+// Sample is asked for every message without a context.
+func TestSampleAllocatesNothing(t *testing.T) {
+	e := export(t, tracing.Options{Endpoint: "http://127.0.0.1:1/v1/traces", Ratio: 0.5})
+	id := broker.TraceID{15: 1}
+	if n := testing.AllocsPerRun(100, func() { e.Sample(id) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// The decision is OpenTelemetry's, so all who have one ratio pick the same traces.
 func TestSample(t *testing.T) {
 	id := func(n uint64) (id broker.TraceID) {
 		for i := range 8 {
@@ -102,6 +135,15 @@ func TestSample(t *testing.T) {
 	} {
 		if e := export(t, tracing.Options{Endpoint: "http://127.0.0.1:1", Ratio: c.ratio}); e.Sample(id(c.last)) != c.followed {
 			t.Errorf("ratio %v, ...%x: %v", c.ratio, c.last, !c.followed)
+		}
+	}
+	for _, ratio := range []float64{0, 1e-9, 0.01, 1.0 / 3, 0.5, 0.999, 1} {
+		e, sampler := export(t, tracing.Options{Endpoint: "http://127.0.0.1:1", Ratio: ratio}), sdk.TraceIDRatioBased(ratio)
+		for range 1000 {
+			id := id(rand.Uint64())
+			if got := e.Sample(id); got != (sampler.ShouldSample(sdk.SamplingParameters{ParentContext: t.Context(), TraceID: trace.TraceID(id)}).Decision == sdk.RecordAndSample) {
+				t.Fatalf("ratio %v, %x: %v", ratio, id, got)
+			}
 		}
 	}
 }
@@ -164,6 +206,11 @@ func TestAnswers(t *testing.T) {
 		"no answer": {func(w http.ResponseWriter, _ *http.Request) bool {
 			panic(http.ErrAbortHandler)
 		}, tracing.Stats{Exported: 2, Failures: 1}, "EOF"},
+		"more refused than sent": {func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/x-protobuf")
+			w.Write([]byte("\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f")) // rejected_spans: 1<<63 - 1
+			return true
+		}, tracing.Stats{Dropped: 2}, "spans=2 "},
 		"a long reason": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/x-protobuf")
 			w.Write([]byte("\x0a\x8b\x40\x08\x01\x12\x86\x40" + strings.Repeat("x", 8198)))
@@ -187,7 +234,8 @@ func TestAnswers(t *testing.T) {
 				}
 				return true
 			})
-			e := export(t, tracing.Options{Endpoint: cl.url + "?key=hush", Log: slog.New(slog.NewTextHandler(&log, nil))})
+			e := tracing.New(tracing.Options{Endpoint: cl.url + "?key=hush", Timeout: patience, Log: slog.New(slog.NewTextHandler(&log, nil))}.
+				Hurry(0, time.Millisecond, patience).Batch(2))
 			take(e, 2)
 			until(t, func() bool { s := e.Stats(); return s.Exported+s.Dropped == 2 && s.Waiting == 0 })
 			flush(t, e)
@@ -241,7 +289,7 @@ func TestCollectorAway(t *testing.T) {
 		take(e, batch)
 	}
 	s := e.Stats()
-	if s.Waiting > tracing.QueueBytes || s.Dropped == 0 || s.Exported != 0 {
+	if s.Waiting > tracing.QueueSpans || s.Dropped == 0 || s.Exported != 0 {
 		t.Errorf("%+v", s)
 	}
 	close(away)
@@ -337,13 +385,19 @@ func TestConcurrentTakes(t *testing.T) {
 	}
 }
 
-func BenchmarkAppend(b *testing.B) {
-	e := export(b, tracing.Options{Endpoint: "http://127.0.0.1:1/v1/traces"})
+func BenchmarkSpan(b *testing.B) {
+	c := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+	defer c.Close()
+	e := export(b, tracing.Options{Endpoint: c.URL})
 	s := broker.Span{Trace: broker.TraceID{1}, ID: broker.SpanID{1}, Parent: broker.SpanID{2}, Step: broker.StepDeliver, Exchange: []byte("orders"), Key: []byte("orders.new"), VHost: "/", Queue: "q",
 		Client: "127.0.0.1:50000 -> 127.0.0.1:5672", Tag: 7}
-	buf := make([]byte, 0, 4096)
 	b.ReportAllocs()
-	for b.Loop() {
-		b.SetBytes(int64(len(e.Append(buf, &s))))
+	for i := 0; b.Loop(); i++ {
+		if i%tracing.QueueSpans == 0 {
+			b.StopTimer()
+			until(b, func() bool { return e.Stats().Waiting == 0 })
+			b.StartTimer()
+		}
+		e.Span(&s)
 	}
 }

@@ -127,7 +127,7 @@ func things() map[string]thing {
 					return nil
 				}
 				w.b.AddVHost("v")
-				if e := w.b.SetVHostMeta("v", broker.VHostMeta{Description: v}); e != nil {
+				if e := w.b.ChangeVHostMeta("v", func(m *broker.VHostMeta) { *m = broker.VHostMeta{Description: v} }); e != nil {
 					return e
 				}
 				_, err := w.b.Users().SetPermissions(auth.Permission{User: "guest", VHost: "v", Configure: v})

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -81,10 +82,18 @@ func serve(ctx context.Context, t terminal, config *server.Config, reload func()
 	log.Info("started", "version", o.Version, "settings", config.File, "memory_limit", r.MemoryLimit, "memory", r.MemoryTotal,
 		"disk_free_limit", r.DiskFreeLimit, "disk_free", r.DiskFree, "files", files)
 	writeBanner(t.out, s, o, time.Since(started))
+	debug.FreeOSMemory() // what only the start needed, as the program's pages
 	trim()
+	settled := time.NewTimer(settle)
+	defer settled.Stop()
 	var fatal error
 	for running := true; running; {
 		select {
+		case <-settled.C:
+			if s.Broker().ConnectionCount() == 0 { // else pages that are in use would go and come back
+				trim()
+			}
+			continue
 		case <-hangups:
 			reloadSettings(log, config, s, reload)
 			continue
@@ -106,6 +115,10 @@ func serve(ctx context.Context, t terminal, config *server.Config, reload func()
 	}
 	return nil
 }
+
+// settle is how long after a start the last of its work is done: definitions.json is written, which takes as many
+// pages of the program as all that an idle broker does.
+const settle = 1500 * time.Millisecond
 
 // reloadSettings carries out a SIGHUP: what may change while the broker runs does, and the log says so. When
 // the settings are wrong they all stay as they are.

@@ -4,17 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"os"
-	"runtime/debug"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// trim gives back what only the start needed: free heap, and the pages of the program itself. The kernel
-// maps pages of the file around each one that is touched and holds mapped pages to be in use; those that
-// the running broker needs come back from the page cache one by one. What cannot be given back stays.
+// trim gives back the pages of the program that are in memory. The kernel maps those of the file around each
+// one that is touched and holds mapped pages to be in use; what the running broker needs comes back from the page
+// cache, 64 KiB in about 10 us. What cannot be given back stays.
 func trim() {
-	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return

@@ -123,7 +123,7 @@ func (s *Session) startOk(args []byte) {
 	if !ok {
 		return
 	}
-	if e := broker.CheckTable(props, "client properties"); e != nil {
+	if e := s.holdMore(broker.PropertiesMemory(props)); e != nil {
 		s.fail(codeOf(e.Kind), e.Text, m.ID())
 		return
 	}
@@ -251,6 +251,8 @@ func (s *Session) openVHost(args []byte) {
 	}
 	s.info.VHost = string(m.VirtualHost)
 	s.info.Mechanism, s.info.FrameMax, s.info.ChannelMax, s.info.Heartbeat = s.mechanism, s.frameMax, s.channelMax, s.heartbeat
+	s.b.HoldGuest(&s.guest, -s.guest)
+	s.kept = 0
 	conn, e := s.b.Connect(s.user, &s.peer, &s.info)
 	if e != nil {
 		s.fail(codeOf(e.Kind), e.Text, m.ID())

@@ -46,10 +46,6 @@ func (s *Session) hello(f wire.Frame) {
 		s.fatal(0, malformed(err))
 		return
 	}
-	if e := broker.CheckTable(client, "client properties"); e != nil {
-		s.fatal(0, refused(e))
-		return
-	}
 	if m.Ver != wire.Version {
 		s.fatal(0, faultOf(wire.NotImplemented, "protocol version %d is not supported, this server speaks %d", m.Ver, wire.Version))
 		return
@@ -79,6 +75,8 @@ func (s *Session) hello(f wire.Frame) {
 		s.refuseLogin(e)
 		return
 	}
+	s.b.HoldGuest(&s.guest, -s.guest)
+	s.kept = 0
 	conn, e := s.b.Connect(user, (*peer)(s), info)
 	if e != nil {
 		s.fatal(0, refused(e))

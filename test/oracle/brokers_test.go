@@ -368,9 +368,7 @@ func (f *fire) setUserLimit(user, limit string, n int) error {
 }
 
 func (f *fire) setTracing(vhost string, on bool) error {
-	m := f.s.Broker().VHostMeta(vhost)
-	m.Tracing = on
-	return plain(f.s.Broker().SetVHostMeta(vhost, m))
+	return plain(f.s.Broker().ChangeVHostMeta(vhost, func(m *broker.VHostMeta) { m.Tracing = on }))
 }
 
 func plain(e *broker.Error) error {
