@@ -293,6 +293,13 @@ func (s *Server) SetMaxConns(n int) {
 	s.mu.Unlock()
 }
 
+// Connections are those that count for the bound, and the bound; 0: there is none. Any goroutine.
+func (s *Server) Connections() (live, most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live, s.maxConns
+}
+
 // Rejected counts the connections closed because there were MaxConns. Any goroutine.
 func (s *Server) Rejected() uint64 { return s.rejected.Load() }
 

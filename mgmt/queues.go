@@ -213,7 +213,7 @@ func purgeQueue(r *request) error {
 	})
 }
 
-// queueActions are those of mirrored queues, which are no queues of ours: they do nothing.
+// queueActions were those of mirrored queues: there is none any more, as in RabbitMQ 4.
 func queueActions(r *request) error {
 	if _, err := r.queueOf(); err != nil {
 		return err
@@ -229,10 +229,7 @@ func queueActions(r *request) error {
 	if err != nil {
 		return err
 	}
-	if action != "sync" && action != "cancel_sync" {
-		return badRequest([]string{"unknown", action})
-	}
-	return r.done(false)
+	return badRequest([]string{"unknown", action})
 }
 
 func listConsumers(r *request) error {

@@ -440,7 +440,9 @@ func (s *Server) ports() (list []mgmt.Listener) {
 // resources are what the management API shows of Resources.
 func (s *Server) resources() mgmt.Resources {
 	r := s.Resources()
-	return mgmt.Resources{MemoryLimit: r.MemoryLimit, DiskFreeLimit: r.DiskFreeLimit, MemoryAlarm: r.MemoryAlarm, DiskAlarm: r.DiskAlarm}
+	m := mgmt.Resources{MemoryLimit: r.MemoryLimit, DiskFreeLimit: r.DiskFreeLimit, MemoryAlarm: r.MemoryAlarm, DiskAlarm: r.DiskAlarm}
+	m.Connections, m.MaxConnections = s.loop.Connections()
+	return m
 }
 
 // limits are what sessions are made with. Immutable.

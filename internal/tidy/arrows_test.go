@@ -101,7 +101,7 @@ var testArrows = map[string][]string{
 	"test/pressure":        {"bench/plot", "frames/amqp", "frames/fmq1", "frames/table", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
-	"mgmt":                 {"internal/vfs", "server"}, // a broken disk, a whole broker
+	"mgmt":                 {"frames/amqp", "internal/vfs", "server"}, // properties of messages, a broken disk, a whole broker
 	"tracing":              {"sdk/go", "server"},
 
 	"test/compat/go":            {"test/internal/brokertest"},
