@@ -59,6 +59,9 @@ type Peer interface {
 	// Answered says that the last answer that was kept on one of the connection's channels is sent (see
 	// Channel.Answer), or that the connection no longer Rests. Any goroutine, no lock held.
 	Answered()
+	// Late says that a delivery of a channel may have waited for its acknowledgement for too long: the session
+	// has the connection's reader ask Channel.Late. Any goroutine, no lock held.
+	Late(ch *Channel)
 }
 
 // Sink receives what a channel is sent. Every method is called with the Peer locked, must only
@@ -113,7 +116,10 @@ type Consumer struct {
 	// Prefix is the session's place to keep an encoded prefix of its deliveries. Set before Start.
 	Prefix []byte
 
-	q     *Queue // immutable
+	q *Queue // immutable
+	// timeout is its own for acknowledgements, ms; 0: none, queue.None: that of its queue. Immutable.
+	timeout int64
+
 	order uint64 // among those of its connection, by age; immutable once it is known
 	ended *Error // the broker ended it before Start, which then says so; guarded by the Peer's lock
 }

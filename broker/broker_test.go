@@ -24,6 +24,7 @@ type testPeer struct {
 	flushes  int
 	paused   Reason
 	answered atomic.Int64
+	late     atomic.Int64
 	closedBy *Error
 	onClose  func() // called by Close
 }
@@ -40,6 +41,7 @@ func (p *testPeer) Writable() bool  { return !p.full }
 func (p *testPeer) Pause(r Reason)  { p.paused |= r }
 func (p *testPeer) Resume(r Reason) { p.paused &^= r }
 func (p *testPeer) Answered()       { p.answered.Add(1) }
+func (p *testPeer) Late(*Channel)   { p.late.Add(1) }
 func (p *testPeer) Close(e *Error) {
 	if p.closedBy = e; p.onClose != nil {
 		p.onClose()

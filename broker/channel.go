@@ -52,6 +52,7 @@ type Channel struct {
 	mode     Mode
 	shown    uint32                    // prefetch, as inspection shows it
 	traced   map[uint64]tracedDelivery // by tag; nil while there are none
+	lateFrom int64                     // Unix ms before which no delivery is late, as long as no timeout changes
 
 	byTag map[string]*Consumer // its consumers; guarded by conn.mu
 

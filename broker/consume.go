@@ -14,7 +14,7 @@ const maxConsumers = 1 << 16
 
 // Consume registers a consumer that receives nothing until Start, so that the session can
 // answer first. Errors: NotFound, ResourceLocked, AccessRefused, ExclusiveUse, NotAllowed (tag in
-// use, too many), PreconditionFailed (x-priority, direct reply-to, too large), ResourceError (memory).
+// use, too many), PreconditionFailed (an argument, direct reply-to, too large), ResourceError (memory).
 func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	if e := ch.settleAndFlush(); e != nil {
 		return nil, e
@@ -40,7 +40,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	if e != nil {
 		return nil, e
 	}
-	priority, bad := policy.ConsumerPriority(a.Args, queueName(a.Queue, conn.vhost.name))
+	own, bad := policy.ParseConsumer(a.Args, queueName(a.Queue, conn.vhost.name))
 	if bad != nil {
 		return nil, refuse(PreconditionFailed, "%s", bad.Text)
 	}
@@ -48,7 +48,8 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 		return nil, e
 	}
 	c := ch.newConsumer(a, q)
-	c.Priority = priority
+	c.Priority, c.timeout = own.Priority, own.Timeout
+	conn.b.timeouts.note(c.timeout)
 	twin := ch.consumes(q)
 	t := conn.begin()
 	// The connection knows it first: a deletion of the queue finds it in both places, or in none.
@@ -84,7 +85,7 @@ func (ch *Channel) newConsumer(a *ConsumeArgs, q *Queue) *Consumer {
 	c := &Consumer{
 		Consumer: queue.Consumer{NoAck: a.NoAck, Exclusive: a.Exclusive, Credited: a.Credited},
 		Tag:      a.Tag, Handle: a.Handle, Queue: a.Queue, Args: a.Args,
-		ch: ch, q: q, kept: int64(a.Args.Memory()),
+		ch: ch, q: q, kept: int64(a.Args.Memory()), timeout: queue.None,
 	}
 	c.Receiver = c
 	if c.Tag == "" {

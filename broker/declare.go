@@ -319,6 +319,7 @@ func (c *Conn) promiseAll() {
 func (b *Broker) addQueue(v *VHost, q *Queue) {
 	s := v.policies.settle(q)
 	q.settings.Store(s)
+	b.timeouts.note(s.ConsumerTimeout)
 	if len(s.Definition) == 0 {
 		q.own = &s.Settings // the same, kept once
 	}

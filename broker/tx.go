@@ -228,6 +228,7 @@ func (ch *Channel) putBack() {
 	}
 	ch.inTx = settlements{}
 	ch.txOps.Store(0)
+	ch.lateFrom = 0 // one of them may be late
 }
 
 // dropPublishes forgets the publishes, whose references are given away.

@@ -255,7 +255,7 @@ func (r *request) consumers(views []broker.ConsumerView) []api.Consumer {
 		list[i] = api.Consumer{
 			ConsumerTag: v.Tag, Queue: api.QueueName{Name: v.Queue, VHost: v.VHost}, AckRequired: !v.NoAck,
 			Exclusive: v.Exclusive, PrefetchCount: v.Prefetch, Active: v.Active, ActivityStatus: status,
-			Arguments: argumentMap(v.Args),
+			Arguments: argumentMap(v.Args), ConsumerTimeout: v.Timeout,
 			ChannelDetails: api.ChannelName{
 				Name: channelName(v.Connection, v.Channel), Number: v.Channel, Node: r.s.opt.Node, User: v.User,
 				ConnectionName: v.Connection.Name, PeerHost: host, PeerPort: port,

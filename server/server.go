@@ -77,6 +77,9 @@ type Options struct {
 	ChannelMax       uint16
 	Heartbeat        time.Duration // whole seconds; negative: none is offered
 	HandshakeTimeout time.Duration
+	// ConsumerTimeout is how long a message may wait for its acknowledgement where neither the consumer nor the
+	// queue says otherwise; 0: 30 minutes, negative: for ever.
+	ConsumerTimeout time.Duration
 
 	Tracing Tracing // the export of spans
 
@@ -176,9 +179,11 @@ func (s *Server) open() error {
 		Node:          mgmt.NodeName(),
 		NoSync:        s.opt.NoSync,
 		LoopbackUsers: s.opt.LoopbackUsers,
-		Log:           s.part("broker"),
-		OnFatal:       s.fail,
-		OnReplay:      s.opt.OnReplay,
+
+		ConsumerTimeout: consumerTimeout(s.opt.ConsumerTimeout),
+		Log:             s.part("broker"),
+		OnFatal:         s.fail,
+		OnReplay:        s.opt.OnReplay,
 		Codecs: map[message.Encoding]message.Codec{
 			message.AMQP: amqpframes.PropertyCodec{},
 			message.FMQ1: fmq1frames.Codec{},
@@ -478,6 +483,15 @@ func (s *Server) Reload(o Options) {
 	s.loop.SetMaxConns(o.MaxConnections)
 	s.alarms.setLimits(o.MemoryLimit, o.DiskFreeLimit)
 	s.limitUnfinished()
+	s.broker.SetConsumerTimeout(consumerTimeout(o.ConsumerTimeout))
+}
+
+// consumerTimeout is an option's as the broker has it.
+func consumerTimeout(d time.Duration) time.Duration {
+	if d == 0 {
+		return 30 * time.Minute
+	}
+	return d
 }
 
 // unfinishedShare is the part of the memory limit that unfinished messages may take together: 1/4.

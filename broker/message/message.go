@@ -56,15 +56,21 @@ type Attributes struct {
 
 	// Of the Message that these are part of: here is room.
 	keyAt   uint8
+	DueAt   bool // see Delay
 	blindAt uint16
 
 	Expiration int64 // the publisher's time to live in ms; negative when it set none
-	Delay      int64 // ms until it is due, as its publisher asked; 0 for none. A message read back has none
-	Taken      int64 // Unix ms at which the broker put it into its queues, 0: not yet, or not known
+	// Delay is how many ms its publisher wants it to wait, or with DueAt the time, Unix ms, until which; 0: not at all.
+	// A message read back has none.
+	Delay int64
+	Taken int64 // Unix ms at which the broker put it into its queues, 0: not yet, or not known
 }
 
-// Due is the time, Unix ms, at which a message with a Delay is due that is published now.
+// Due is the time, Unix ms, at which a message with a Delay is due that is published now; it is not in the past.
 func (a *Attributes) Due(now int64) int64 {
+	if a.DueAt {
+		return max(a.Delay, now)
+	}
 	if a.Delay > math.MaxInt64-now {
 		return math.MaxInt64
 	}

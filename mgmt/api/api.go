@@ -315,7 +315,7 @@ type Consumer struct {
 	Active          bool           `json:"active"`
 	ActivityStatus  string         `json:"activity_status"`
 	Arguments       map[string]any `json:"arguments"`
-	ConsumerTimeout int64          `json:"consumer_timeout"` // ms
+	ConsumerTimeout int64          `json:"consumer_timeout"` // ms; 0: none
 	ChannelDetails  ChannelName    `json:"channel_details"`
 }
 

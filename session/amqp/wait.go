@@ -105,6 +105,11 @@ func (p *peer) Answered() {
 	}
 }
 
+// Late implements broker.Peer.
+func (p *peer) Late(bc *broker.Channel) {
+	p.Do(func() { bc.Sink().(*channel).late(bc) })
+}
+
 // goOn carries out what was held. By the reader.
 func (s *Session) goOn() {
 	if !s.wait.on {

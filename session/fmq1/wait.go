@@ -80,6 +80,9 @@ func (p *peer) Answered() {
 	}
 }
 
+// Late: see broker.Peer.
+func (p *peer) Late(*broker.Channel) { p.o.Do((*Session)(p).late) }
+
 // goOn carries out what was held. Reader's goroutine.
 func (s *Session) goOn() {
 	if !s.wait.on {
