@@ -34,6 +34,7 @@ const (
 	PauseDisk                       // low on disk
 	PauseClosing                    // shutdown or a closing session
 	PauseGrowth                     // memory fills faster than it is read (see Allow)
+	PauseRoom                       // likewise, by what is declared (see AllowKept)
 )
 
 // PauseAlarm are the reasons of which clients are told.
@@ -118,6 +119,7 @@ type Consumer struct {
 	Handle uint64      // the session's own number for it (FMQ1: sub); the broker does not read it
 	Queue  string      // immutable
 	Args   table.Table // immutable
+	kept   int64       // about what Args take, in bytes; immutable
 	// Prefix is the session's place to keep an encoded prefix of its deliveries. Set before Start.
 	Prefix []byte
 

@@ -74,12 +74,15 @@ type tuning struct {
 	brokerResident  int64
 	checkpointBytes int64 // see checkpoint.go
 	maxUnacked      int64
+	maxConsumers    int64 // see consume.go
+	maxExchanges    int64 // see declare.go
 }
 
 func (t *tuning) fill() {
 	for at, value := range map[*int64]int64{
 		&t.queueResident: queueResident, &t.queueKeep: queueKeep, &t.brokerResident: brokerResident,
 		&t.checkpointBytes: checkpointBytes, &t.maxUnacked: maxUnacked,
+		&t.maxConsumers: maxConsumers, &t.maxExchanges: maxExchanges,
 	} {
 		if *at == 0 {
 			*at = value
@@ -95,9 +98,11 @@ type Broker struct {
 	journal *journal.Journal   // immutable, nil when everything is in memory
 	routes  *route.Table[*Queue]
 	users   *auth.Store
-	done    *completer
-	timers  *timers
-	upkeep  *upkeep
+	// attempts are the wrong passwords of all protocols. Any goroutine.
+	attempts auth.Attempts
+	done     *completer
+	timers   *timers
+	upkeep   *upkeep
 	// resident is about how many bytes of messages that the journal has are in memory (see
 	// Queue.page). Any goroutine.
 	resident atomic.Int64
@@ -109,6 +114,7 @@ type Broker struct {
 	// goroutine.
 	allowance atomic.Int64
 
+	room room
 	pace pace
 
 	timeouts timeouts
@@ -122,9 +128,13 @@ type Broker struct {
 	topo    sync.RWMutex
 	globals map[string]json.RawMessage // guarded by topo
 	vhosts  map[string]*VHost          // guarded by topo
-	byID    map[uint64]*Queue          // durable queues by journal id; guarded by topo
-	nextID  uint64                     // journal id of the next durable queue; guarded by topo
-	topoPos journal.Position           // the last topology record; guarded by topo
+	// exchanges is how many there are in all vhosts, those included that every vhost has; guarded by topo.
+	exchanges int64
+	// arguments are about what those of queues and exchanges take, in bytes. Any goroutine.
+	arguments atomic.Int64
+	byID      map[uint64]*Queue // durable queues by journal id; guarded by topo
+	nextID    uint64            // journal id of the next durable queue; guarded by topo
+	topoPos   journal.Position  // the last topology record; guarded by topo
 
 	// counted: a message in the journal came back to its queue, and only a checkpoint holds its count.
 	counted atomic.Bool
@@ -185,6 +195,7 @@ type Exchange struct {
 	Args       table.Table
 
 	alternate string           // of Args; immutable
+	kept      int64            // about what Args take, in bytes; immutable
 	noted     journal.Position // of its declaration, 0 when it is not durable or was recovered; immutable
 	kind      route.Kind       // how it routes; immutable
 	governing Governing        // guarded by Broker.topo
@@ -269,6 +280,8 @@ func prepare(o Options) *Broker {
 	b.SetConsumerTimeout(o.ConsumerTimeout)
 	b.users.SetLoopbackUsers(o.LoopbackUsers...)
 	b.allowance.Store(Unlimited)
+	b.room.left.Store(Unlimited)
+	b.room.declared.Store(Unlimited)
 	b.pace.start = time.Now()
 	b.done = newCompleter(b)
 	b.timers = newTimers(b)

@@ -51,7 +51,7 @@ func (b *Broker) HoldGuest(held *int64, n int64) *Error {
 
 // PropertiesMemory is what counts of a client's properties, in bytes.
 func PropertiesMemory(t table.Table) int64 {
-	if n := tableMemory(t); n > propertiesFree {
+	if n := int64(t.Memory()); n > propertiesFree {
 		return n
 	}
 	return 0

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/firemq/firemq/broker"
@@ -174,31 +173,6 @@ func TestSeries(t *testing.T) {
 	var none *series
 	if d := none.details(0, 5, now, window{age: 10_000, incr: 5000}); d.Rate != 0 || len(d.Samples) != 1 || d.Samples[0].Sample != 5 {
 		t.Errorf("without samples: %+v", d)
-	}
-}
-
-func TestAttempts(t *testing.T) {
-	now := time.Unix(1000, 0)
-	a := newAttempts()
-	a.now = func() time.Time { return now }
-	for i := range attemptBurst {
-		if a.blocked("x") {
-			t.Fatalf("blocked after %d", i)
-		}
-		a.failed("x")
-	}
-	if !a.blocked("x") || a.blocked("y") {
-		t.Error("the wrong one is blocked")
-	}
-	now = now.Add(attemptPause)
-	if a.blocked("x") {
-		t.Error("blocked for longer than a second")
-	}
-	for i := range 3 * attemptAddresses {
-		a.failed(fmt.Sprint(i))
-	}
-	if len(a.debt) > attemptAddresses {
-		t.Errorf("%d addresses are remembered", len(a.debt))
 	}
 }
 

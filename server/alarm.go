@@ -38,8 +38,7 @@ type alarms struct {
 	probe probe                   // immutable, as are the next five
 	dir   string                  // what the disk alarm is about; "": nothing
 	raise func(memory, disk bool) // tells the broker, as allow does
-	allow func(bytes int64)       // what may be published until the next reading
-	late  func(bytes int64)       // what of it during an alarm
+	allow func(granted)           // what may be published and made until the next reading
 	quit  chan struct{}
 	over  chan struct{}
 	wake  chan struct{} // holds one token: limits changed, or the journal's state
@@ -142,9 +141,9 @@ func (a *alarms) resources() Resources {
 }
 
 // start takes a first reading and begins the watch; raise is called with every change, first when there is
-// an alarm, and allow and late with every reading. They come from one goroutine at a time.
-func (a *alarms) start(raise func(memory, disk bool), allow, late func(bytes int64)) {
-	a.raise, a.allow, a.late = raise, allow, late
+// an alarm, and allow with every reading, after it. They come from one goroutine at a time.
+func (a *alarms) start(raise func(memory, disk bool), allow func(granted)) {
+	a.raise, a.allow = raise, allow
 	next := a.sample()
 	a.mu.Lock()
 	a.started = true
@@ -205,8 +204,7 @@ func (a *alarms) sample() (next time.Duration) {
 	if is.MemoryLimit > 0 && !is.MemoryAlarm {
 		room = max(early(is.MemoryLimit)-is.Memory, leastRoom)
 	}
-	a.allow(room)
-	a.late(is.lateRoom(known && stall == nil))
+	a.allow(granted{room, is.lateRoom(known && stall == nil), keptRoom(is.MemoryLimit, is.Memory), declaredRoom(is.MemoryLimit)})
 	if is.MemoryAlarm != was.MemoryAlarm {
 		a.logChange(is.MemoryAlarm, "memory", "resident", is.Memory, "limit", is.MemoryLimit)
 	}
@@ -244,6 +242,32 @@ func (r *Resources) lateRoom(disk bool) int64 {
 	}
 	return max(room/2, 0)
 }
+
+// keptShare is how much goes beyond the limit for what is not messages: 1/32 of it. Consumers that come to end an alarm
+// are not kept out.
+const keptShare = 32
+
+// keptRoom is what may be declared, bound, opened or consumed from at a limit, 0 for none, with so much resident.
+func keptRoom(limit, resident int64) int64 {
+	if limit == 0 {
+		return broker.Unlimited
+	}
+	return max(0, limit+limit/keptShare-resident)
+}
+
+// declaredShare is the part of the limit that queues, exchanges and bindings may take: 1/2.
+const declaredShare = 2
+
+func declaredRoom(limit int64) int64 {
+	if limit == 0 {
+		return broker.Unlimited
+	}
+	return limit / declaredShare
+}
+
+// granted is how many bytes may be published, be published although an alarm holds, and kept of what is not messages,
+// until the next reading, and how many queues, exchanges and bindings may take in all.
+type granted struct{ published, late, kept, declared int64 }
 
 // above reports whether n is too near to a limit, which an alarm that holds ends further below only.
 func above(n, limit int64, holds bool) bool {

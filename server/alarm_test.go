@@ -51,12 +51,32 @@ func watch(m *machine, limit MemoryLimit, diskFree int64, dir string) *watched {
 	w := new(watched)
 	w.alarms = newAlarms(slog.New(slog.NewTextHandler(&w.log, nil)), m.probe(), limit, diskFree, dir)
 	w.raise = func(memory, disk bool) { w.raised = append(w.raised, fmt.Sprint(memory, disk)) }
-	w.allow = func(n int64) { w.room = n }
-	w.late = func(n int64) { w.taken = n }
+	w.allow = func(g granted) { w.room, w.taken = g.published, g.late }
 	return w
 }
 
 const mb = 1000 * 1000
+
+// What is not messages may take what is free and a little more than the limit, alarm or not; queues, exchanges and
+// bindings half of it.
+func TestRoomBesideMessages(t *testing.T) {
+	for _, c := range []struct{ limit, resident, kept, declared int64 }{
+		{0, 500 * mb, broker.Unlimited, broker.Unlimited},
+		{320 * mb, 100 * mb, 230 * mb, 160 * mb},
+		{320 * mb, 320 * mb, 10 * mb, 160 * mb},
+		{320 * mb, 327 * mb, 3 * mb, 160 * mb},
+		{320 * mb, 400 * mb, 0, 160 * mb},
+	} {
+		m := &machine{total: 1000 * mb, resident: c.resident}
+		var g granted
+		w := watch(m, MemoryLimit{Bytes: c.limit}, 0, "")
+		w.allow = func(now granted) { g = now }
+		w.sample()
+		if g.kept != c.kept || g.declared != c.declared {
+			t.Errorf("limit %d, resident %d: granted %+v", c.limit, c.resident, g)
+		}
+	}
+}
 
 // An alarm begins a 32nd below its limit and ends when a twentieth of it is free again; each change is told and
 // logged once.
@@ -260,7 +280,7 @@ func TestWatch(t *testing.T) {
 		resident.Store(200 * mb)
 		w.probe.resident = func() (int64, error) { return resident.Load(), nil }
 		changes := make(chan string, 10)
-		w.start(func(memory, disk bool) { changes <- fmt.Sprint(memory, disk) }, func(int64) {}, func(int64) {})
+		w.start(func(memory, disk bool) { changes <- fmt.Sprint(memory, disk) }, func(granted) {})
 		if got := <-changes; got != "true false" {
 			t.Errorf("at the start: %s", got)
 		}

@@ -224,7 +224,11 @@ func (s *Server) open() error {
 	s.broker = b
 	s.alarms = alarms
 	s.limitUnfinished()
-	alarms.start(b.SetAlarm, b.Allow, b.AllowLate)
+	alarms.start(b.SetAlarm, func(g granted) {
+		b.Allow(g.published)
+		b.AllowLate(g.late)
+		b.AllowKept(g.kept, g.declared)
+	})
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
 	for _, d := range rec.Damaged {

@@ -4,6 +4,7 @@ package session
 
 import (
 	"net"
+	"strings"
 
 	"github.com/firemq/firemq/pool"
 )
@@ -50,6 +51,9 @@ type Outbox interface {
 	LastRead() int64
 	LastWrite() int64
 }
+
+// Clip makes what a client that has not logged in calls itself fit for a log: at most 255 bytes of it.
+func Clip(name string) string { return strings.Clone(name[:min(len(name), 255)]) }
 
 // Counting is what an Outbox may also have: what went over the connection so far. Any goroutine.
 type Counting interface {

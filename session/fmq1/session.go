@@ -48,8 +48,6 @@ const (
 
 	// closeTimeout is how long a client may take to answer close before the socket is closed anyway.
 	closeTimeout = 5 * time.Second
-	// maxSubscriptions bounds the subscriptions of one connection: 530 beyond.
-	maxSubscriptions = 65536
 	// byReference is the body size from which deliveries send the message's own bytes.
 	byReference = 4096
 	// keptScratch is how large a scratch buffer an idle connection may keep.
@@ -73,6 +71,7 @@ type state uint8
 const (
 	atPreface state = iota
 	atHello
+	atRefusal // the hello is refused, which is said later; what comes meanwhile is ignored
 	open
 	closing // close sent, waiting for the client's
 	ended   // nothing is read any more
@@ -212,7 +211,7 @@ func (s *Session) keep(left, want int) {
 
 // MaxMessage is the largest frame accepted now, in bytes as counted by len. By the reader.
 func (s *Session) MaxMessage() int {
-	if s.state <= atHello {
+	if s.state < open {
 		return wire.MaxBeforeWelcome
 	}
 	return int(s.opt.MaxFrame)
@@ -261,7 +260,7 @@ func (s *Session) frame(f wire.Frame) {
 	case atHello:
 		s.beforeWelcome(f)
 		return
-	case closing:
+	case atRefusal, closing:
 		if f.Op == wire.OpClose {
 			s.end()
 		}
@@ -393,7 +392,7 @@ func (s *Session) shut(e *broker.Error) {
 		s.state = closing
 		s.deadline.Store(s.opt.Now() + int64(closeTimeout))
 		s.reading.Free() // the client's close must be read
-	case atPreface, atHello:
+	case atPreface, atHello, atRefusal:
 		s.fatal(0, f)
 	}
 }
@@ -498,6 +497,8 @@ func (s *Session) overdue() {
 	switch s.state {
 	case atPreface, atHello:
 		s.fatal(0, faultOf(wire.CommandInvalid, "no hello within %s", s.opt.HandshakeTimeout))
+	case atRefusal:
+		s.endFor(0, faultOf(wire.AccessRefused, "login refused"))
 	case closing:
 		s.state = ended
 		s.o.Abort(errClose)
