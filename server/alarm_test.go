@@ -233,7 +233,7 @@ func TestWhenToLookAgain(t *testing.T) {
 	}{
 		{"no limits", 0, 0, time.Second, time.Second},
 		{"much room", 4 << 30, 1 << 30, time.Second, time.Second},
-		{"half a second", 10*mb + 1<<30, 0, 500 * time.Millisecond, 500 * time.Millisecond},
+		{"half a second", (10*mb + 1<<30) * 32 / 31, 0, 499 * time.Millisecond, 501 * time.Millisecond},
 		{"little room", 11 * mb, 0, sampleLeast, sampleLeast},
 		{"memory alarm", 9 * mb, 0, time.Second, time.Second},
 		{"little disk", 0, 1<<40 - 1, 50 * time.Millisecond, 50 * time.Millisecond},
