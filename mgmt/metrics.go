@@ -19,6 +19,8 @@ import (
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/journal"
+	"github.com/firemq/firemq/pool"
 )
 
 // Metrics in Prometheus' text format, under the names of RabbitMQ's plugin, so that its dashboards work, and
@@ -489,7 +491,17 @@ func (s *Server) writeOwn(e *exposition) {
 		e.one("firemq_journal_syncs_total", "counter", "Syncs to disk", j.Syncs)
 		e.family("firemq_journal_last_sync_seconds", "gauge", "How long the last sync took")
 		e.float("firemq_journal_last_sync_seconds", nil, j.LastSync.Seconds())
+		seconds := make([]float64, len(journal.TimeBounds))
+		for i, b := range journal.TimeBounds {
+			seconds[i] = b.Seconds()
+		}
+		e.histogram("firemq_journal_commit_seconds", "How long group commits took, until they were safe", seconds, &j.CommitTime, time.Duration.Seconds)
+		e.histogram("firemq_journal_sync_seconds", "How long syncs to disk took", seconds, &j.SyncTime, time.Duration.Seconds)
+		e.histogram("firemq_journal_commit_bytes", "Bytes of a group commit", floats(journal.ByteBounds[:]), &j.CommitBytes, units)
+		e.histogram("firemq_journal_commit_records", "Records of a group commit", floats(journal.RecordBounds[:]), &j.CommitRecords, units)
 	}
+	s.writeNetwork(e)
+	writePool(e)
 	c := s.opt.Broker.Counters()
 	e.one("firemq_firehose_messages_total", "counter", "Messages copied to amq.rabbitmq.trace", int64(c.Traced.Load()))
 	e.one("firemq_firehose_messages_dropped_total", "counter", "Messages of traced vhosts that were not copied because of an alarm", int64(c.TraceDropped.Load()))
@@ -501,6 +513,72 @@ func (s *Server) writeOwn(e *exposition) {
 		e.one("firemq_trace_spans_waiting", "gauge", "Spans that wait to be exported", int64(x.Waiting))
 	}
 	metrics.WriteProcessMetrics(e)
+}
+
+// units is the sum of a histogram that has no unit of its own.
+func units(sum time.Duration) float64 { return float64(sum) }
+
+func floats(bounds []int64) []float64 {
+	list := make([]float64, len(bounds))
+	for i, b := range bounds {
+		list[i] = float64(b)
+	}
+	return list
+}
+
+// histogram is a family of one histogram; sum gives its sum in the unit of bounds.
+func (e *exposition) histogram(name, help string, bounds []float64, h *journal.Histogram, sum func(time.Duration) float64) {
+	e.family(name, "histogram", help)
+	n := int64(0)
+	for i, b := range bounds {
+		n += h.Counts[i]
+		e.int(name+"_bucket", labels("le", strconv.FormatFloat(b, 'g', -1, 64)), n)
+	}
+	n += h.Counts[len(h.Counts)-1]
+	e.int(name+"_bucket", labels("le", "+Inf"), n)
+	e.float(name+"_sum", nil, sum(time.Duration(h.Sum)))
+	e.int(name+"_count", nil, n)
+}
+
+func (s *Server) writeNetwork(e *exposition) {
+	if s.opt.Network == nil {
+		return
+	}
+	n := s.opt.Network()
+	e.family("firemq_loop_turns_total", "counter", "Turns of event loops: a read that was given to its connection, or something else done for one")
+	for _, l := range n.Loops {
+		e.int("firemq_loop_turns_total", labels("loop", l.Name), int64(l.Turns))
+	}
+	e.family("firemq_loop_busy_seconds_total", "counter", "How long the turns took, estimated from one in 16")
+	for _, l := range n.Loops {
+		e.float("firemq_loop_busy_seconds_total", labels("loop", l.Name), l.Busy.Seconds())
+	}
+	e.one("firemq_network_received_bytes_total", "counter", "Bytes received on all connections, closed ones too", int64(n.Received))
+	e.one("firemq_network_sent_bytes_total", "counter", "Bytes sent on all connections, closed ones too", int64(n.Sent))
+	e.one("firemq_network_writes_total", "counter", "Calls that sent bytes on all connections, closed ones too", int64(n.Writes))
+	e.family("firemq_connection_pauses_total", "counter", "How often reading of a connection was paused, by reason")
+	for _, p := range n.Pauses {
+		e.int("firemq_connection_pauses_total", labels("reason", p.Reason), int64(p.Count))
+	}
+}
+
+func writePool(e *exposition) {
+	uses := [...]struct {
+		name string
+		use  pool.Use
+	}{{"messages", pool.Messages}, {"sending", pool.Sending}, {"receiving", pool.Receiving}}
+	e.family("firemq_pool_lent_buffers", "gauge", "Buffers in use")
+	for _, u := range uses {
+		e.int("firemq_pool_lent_buffers", labels("use", u.name), pool.Buffers(u.use))
+	}
+	e.family("firemq_pool_lent_bytes", "gauge", "Memory of the buffers in use")
+	for _, u := range uses {
+		e.int("firemq_pool_lent_bytes", labels("use", u.name), pool.Lent(u.use))
+	}
+	empty, large := pool.Misses()
+	e.family("firemq_pool_misses_total", "counter", "Buffers that were allocated, as none was left to reuse or they are too large to be kept")
+	e.int("firemq_pool_misses_total", labels("reason", "empty"), int64(empty))
+	e.int("firemq_pool_misses_total", labels("reason", "large"), int64(large))
 }
 
 // queueRow is what a scrape shows of one queue, and no more: thousands of them are read once for each family.
