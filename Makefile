@@ -13,6 +13,7 @@ FUZZTIME     = 10s
 SEEDS        = 10000
 SOAK         = 2m
 SECONDS_EACH = 20
+UNRACED      = ^Test(IdleMemory|NoAllocations|ConsumersThatLag|ManyIdleConnections|MemoryStaysUnderItsLimit|SmallPublisherBesideAFlood|MillionUnacked)$$
 RUNS         = 3
 
 GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')
@@ -23,7 +24,7 @@ JAVA         = .cache/java/.installed
 NATS         = .cache/bin/nats-server-$(NATS_SERVER)
 RUST         = .cache/cargo/.installed .cache/cargo/.sdk
 
-.PHONY: build deps amqp-tools rabbitmq prometheus chromium nats vet test check fmt staticcheck rust-lint race generated generate fuzz
+.PHONY: build deps amqp-tools rabbitmq prometheus chromium nats vet test check fmt staticcheck rust-lint race race-all generated generate fuzz
 .PHONY: lag compat bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
@@ -133,6 +134,12 @@ compat: rabbitmq build
 race:
 	go test -race $$(go list ./... | grep -v /test/)
 
+# As race, then the tests in test/ with the race detector in them and in the broker that they start: the first race
+# ends it, and so fails its test. What measures memory or rates is left out: such a build takes many times as much.
+race-all: deps race
+	CGO_ENABLED=1 go build -race -o .cache/firemq-race ./cmd/firemq
+	FIREMQ_BIN=$(CURDIR)/.cache/firemq-race GORACE=halt_on_error=1 go test -race -count=1 -p 1 -timeout=30m -skip='$(UNRACED)' $$(go list ./... | grep /test/)
+
 # The drills under load for longer, random scripts that RabbitMQ answers too, 500 kills of a real broker, then
 # crashes and faults on a disk in memory without end, until a seed fails.
 soak: rabbitmq build
@@ -141,7 +148,8 @@ soak: rabbitmq build
 	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill$$' -kills=500
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
 
-# The rate of a pair of clients beside 500 that misbehave is given in percent of what it was alone, in one run.
+# The rate of a pair of clients beside 500 that misbehave is given in percent of what another pair has at a broker
+# without them, in turns and in one run; docs/back-pressure.md says how.
 pressure: build
 	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -v -run='^Test(MisbehavingPeers|SmallPublisherBesideAFlood|ManyIdleConnections|ReconnectStorm|ConnectionsLeaveNothing)$$'
 

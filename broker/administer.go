@@ -65,6 +65,7 @@ func (*silent) Pause(Reason)   {}
 func (*silent) Resume(Reason)  {}
 func (*silent) Close(*Error)   {}
 func (*silent) Answered()      {}
+func (*silent) Late(*Channel)  {}
 
 // LoginHTTP checks the name and password of a request to the management API. Errors: LoginRefused;
 // NotAllowed for a loopback user from elsewhere.
@@ -98,9 +99,9 @@ func (b *Broker) NewMessage(p *table.Properties, exchange, key string, body []by
 		}
 		a.Expiration = n
 	}
-	if ms, passed := Delay(p.Headers); ms > 0 {
+	if passed, differ := b.Delay(&a, p.Headers); differ {
 		own := *p
-		a.Delay, own.Headers, p = ms, passed, &own
+		own.Headers, p = passed, &own
 	}
 	m := message.New(a, []byte(exchange), []byte(key), b.codecs[message.AMQP].Append(nil, p), len(body))
 	copy(m.Body(), body)

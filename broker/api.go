@@ -58,6 +58,9 @@ type Peer interface {
 	// Answered says that the last answer that was kept on one of the connection's channels is sent (see
 	// Channel.Answer), or that the connection no longer Rests. Any goroutine, no lock held.
 	Answered()
+	// Late says that a delivery of a channel may have waited for its acknowledgement for too long: the session
+	// has the connection's reader ask Channel.Late. Any goroutine, no lock held.
+	Late(ch *Channel)
 }
 
 // Sink receives what a channel is sent. Every method is called with the Peer locked, must only
@@ -111,7 +114,10 @@ type Consumer struct {
 	// Prefix is the session's place to keep an encoded prefix of its deliveries. Set before Start.
 	Prefix []byte
 
-	q     *Queue // immutable
+	q *Queue // immutable
+	// timeout is its own for acknowledgements, ms; 0: none, queue.None: that of its queue. Immutable.
+	timeout int64
+
 	order uint64 // among those of its connection, by age; immutable once it is known
 	ended *Error // the broker ended it before Start, which then says so; guarded by the Peer's lock
 }
@@ -133,8 +139,9 @@ type ConnInfo struct {
 	FrameMax   uint32 // 0: no limit
 	ChannelMax uint16
 	Heartbeat  uint16 // s, 0: none
-	// Memory is about what the session takes beside the broker's own part, in bytes.
-	Memory int
+	// Memory is about what the session takes beside the broker's own part, in bytes; ChannelsMemory, what its
+	// channels share, from the first one on.
+	Memory, ChannelsMemory int
 	// Octets tells what went over the connection so far; nil: not known. Any goroutine.
 	Octets func() Octets
 	// Paused tells for which reasons the connection is not read now, and when that last changed without an

@@ -48,6 +48,9 @@ type Options struct {
 	// Codecs read and write message properties, one for each message.Encoding.
 	Codecs map[message.Encoding]message.Codec
 
+	// ConsumerTimeout is how long a delivery may wait for its acknowledgement, see SetConsumerTimeout; 0: for ever.
+	ConsumerTimeout time.Duration
+
 	Node string // the broker's name, for the firehose
 
 	Tracer Tracer // gets the spans of messages; nil: there are none
@@ -106,6 +109,8 @@ type Broker struct {
 	allowance atomic.Int64
 
 	pace pace
+
+	timeouts timeouts
 
 	// alarm is the Reason for which publishers are paused, 0 for none. Any goroutine.
 	alarm atomic.Uint32
@@ -189,6 +194,8 @@ type Counters struct {
 	// queues with a dead-letter exchange, [0] those that were dropped.
 	Dead      [2][queue.Reasons]atomic.Uint64
 	Consumers atomic.Int64
+	// AckTimeouts counts the deliveries that waited for too long (see Channel.Late).
+	AckTimeouts atomic.Uint64
 	// Copies of the firehose, and those that an alarm forbade.
 	Traced, TraceDropped atomic.Uint64
 }
@@ -254,6 +261,7 @@ func prepare(o Options) *Broker {
 	if o.Tracer != nil {
 		b.spanSalt = mathrand.Uint64()
 	}
+	b.SetConsumerTimeout(o.ConsumerTimeout)
 	b.users.SetLoopbackUsers(o.LoopbackUsers...)
 	b.allowance.Store(Unlimited)
 	b.pace.start = time.Now()

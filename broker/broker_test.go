@@ -24,6 +24,7 @@ type testPeer struct {
 	flushes  int
 	paused   Reason
 	answered atomic.Int64
+	late     atomic.Int64
 	closedBy *Error
 	onClose  func() // called by Close
 }
@@ -40,6 +41,7 @@ func (p *testPeer) Writable() bool  { return !p.full }
 func (p *testPeer) Pause(r Reason)  { p.paused |= r }
 func (p *testPeer) Resume(r Reason) { p.paused &^= r }
 func (p *testPeer) Answered()       { p.answered.Add(1) }
+func (p *testPeer) Late(*Channel)   { p.late.Add(1) }
 func (p *testPeer) Close(e *Error) {
 	if p.closedBy = e; p.onClose != nil {
 		p.onClose()
@@ -62,7 +64,9 @@ type testSink struct {
 	cancelled []string
 	committed int
 	onReturn  func(*message.Message)
-	discard   bool // count instead of keep
+	discard   bool   // count instead of keep
+	copies    []byte // where what is discarded is copied to, one message behind the other, as into an outbox
+	copied    int
 	n         int
 	confirmed uint64
 }
@@ -71,6 +75,12 @@ func (s *testSink) Deliver(d *Delivery) {
 	s.peer.staged = true
 	s.n++
 	if s.discard {
+		if len(s.copies) > 0 {
+			if len(s.copies)-s.copied < len(d.Msg.Bytes()) {
+				s.copied = 0
+			}
+			s.copied += copy(s.copies[s.copied:], d.Msg.Bytes())
+		}
 		return
 	}
 	g := delivered{tag: d.Tag, body: string(d.Msg.Body()), redelivered: d.Redelivered}
@@ -553,6 +563,25 @@ func TestChannelPrefetchHoldsForAllItsConsumers(t *testing.T) {
 	}
 }
 
+// A channel gets a queue's messages in their order, whichever of its consumers they are for.
+func TestConsumersOfOneChannelGetMessagesInOrder(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	c, other := connect(t, b), connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.consume(ConsumeArgs{Queue: "q", Tag: "a"})
+	other.consume(ConsumeArgs{Queue: "q", Tag: "o"})
+	c.consume(ConsumeArgs{Queue: "q", Tag: "b", NoAck: true})
+	c.end()
+	var all []string
+	for i := range 9 {
+		other.publish("", "q", fmt.Sprint(i))
+		all = append(all, fmt.Sprint(i))
+	}
+	other.end()
+	eq(t, "of the other", other.sink.bodies(), []string{"1", "4", "7"})
+	eq(t, "of two", c.sink.bodies(), slices.DeleteFunc(all, func(s string) bool { return s == "1" || s == "4" || s == "7" }))
+}
+
 func TestRecoverFreesTheChannelPrefetch(t *testing.T) {
 	b := memoryBroker(t, Options{})
 	c := connect(t, b)
@@ -608,6 +637,67 @@ func TestTransactionCommitsOrForgets(t *testing.T) {
 	c.ok(c.ch.TxCommit())
 	if n := b.Totals(); n.Ready != 1 || n.Unacked != 0 || c.sink.committed != 1 {
 		t.Fatalf("after commit: %+v, committed %d", n, c.sink.committed)
+	}
+}
+
+// What a transaction settles is out of reach of all else on its channel until the commit, and counts then.
+func TestTransactionTakesWhatItSettles(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	pub := connect(t, b)
+	pub.declare(QueueDeclare{Name: "q"})
+	c := connect(t, b)
+	c.ok(c.ch.TxSelect())
+	c.consume(ConsumeArgs{Queue: "q"})
+	const many = settleNow + 8
+	pub.flood("q", many)
+	pub.publish("", "q", "last")
+	pub.end()
+	c.end()
+	c.sink.take()
+	all := func() (ready, unacked int) {
+		n := b.Totals()
+		return n.Ready, n.Unacked
+	}
+	state := func(when string, outstanding, inTx int, acked uint64) {
+		t.Helper()
+		if ready, unacked := all(); ready != 0 || unacked != many+1-int(acked) {
+			t.Fatalf("%s: %d ready, %d unacked", when, ready, unacked)
+		}
+		traffic := b.Traffic()
+		views := b.Channels()
+		i := slices.IndexFunc(views, func(v ChannelView) bool { return v.Mode == ModeTx })
+		if v := views[i]; v.Unacked != outstanding || v.TxOps != inTx || traffic.Total().Ack != acked {
+			t.Fatalf("%s: %d outstanding, %d in the transaction, %d acked", when, v.Unacked, v.TxOps, traffic.Total().Ack)
+		}
+	}
+	c.ok(c.ch.Ack(3, false))
+	c.ok(c.ch.Ack(many-2, true)) // very many at once
+	c.refused(c.ch.Nack(3, false, true), PreconditionFailed, "unknown delivery tag 3")
+	c.refused(c.ch.Ack(many-2, true), PreconditionFailed, "unknown delivery tag 16390")
+	if v := c.ch.FailedVerb(); v != VerbNone {
+		t.Errorf("the error is of verb %d", v)
+	}
+	c.ok(c.ch.Nack(many-1, true, false))
+	state("before the rollback", 2, many-1, 0)
+	c.ok(c.ch.TxRollback())
+	state("rolled back", many+1, 0, 0)
+
+	c.ok(c.ch.Ack(many, true))
+	c.ok(c.ch.Recover()) // of what is left
+	c.end()
+	eq(t, "recovered", c.sink.bodies(), []string{"last"})
+	c.ok(c.ch.TxCommit())
+	c.end()
+	state("committed", 1, 0, many)
+	c.ok(c.ch.Nack(0, true, true))
+	c.ok(c.ch.TxCommit())
+	c.end()
+	eq(t, "given back", c.sink.bodies(), []string{"last"})
+
+	c.ok(c.ch.Ack(0, true))
+	c.Close()
+	if ready, unacked := all(); ready != 1 || unacked != 0 {
+		t.Fatalf("closed within a transaction: %d ready, %d unacked", ready, unacked)
 	}
 }
 

@@ -20,12 +20,12 @@ type Channel struct {
 	peer   Peer
 	sink   Sink
 	number uint16
+	first  bool // of its connection, when it was opened
 
 	// Owned by the connection's reader.
 	pubs     []publish
 	ops      []op
-	settling []settling // scratch of Settle
-	whole    []settleAll
+	settling settlements // scratch of Settle
 	failed   Verb
 	routes   *route.Cache[*Queue]
 	matched  matched
@@ -41,7 +41,8 @@ type Channel struct {
 	// Guarded by the Peer's lock.
 	nextTag  uint64
 	unacked  unacked
-	wait     []pledge // confirms and answers not sent yet, in order
+	inTx     settlements // taken off unacked by the open transaction
+	wait     []pledge    // confirms and answers not sent yet, in order
 	waitHead int
 	told     uint64 // the last sequence number confirmed or refused
 	awaiting bool   // the completer will look at wait after a commit
@@ -51,6 +52,7 @@ type Channel struct {
 	mode     Mode
 	shown    uint32                    // prefetch, as inspection shows it
 	traced   map[uint64]tracedDelivery // by tag; nil while there are none
+	lateFrom int64                     // Unix ms before which no delivery is late, as long as no timeout changes
 
 	byTag map[string]*Consumer // its consumers; guarded by conn.mu
 
@@ -80,7 +82,7 @@ func (c *Conn) Open(number uint16, s Sink) (*Channel, *Error) {
 	if e := c.countChannel(); e != nil {
 		return nil, e
 	}
-	ch := &Channel{conn: c, peer: c.peer, sink: s, number: number, routes: c.b.routes.NewCache(c.vhost.name)}
+	ch := &Channel{conn: c, peer: c.peer, sink: s, number: number, first: len(c.channels) == 0, routes: c.b.routes.NewCache(c.vhost.name)}
 	c.channels = append(c.channels, ch)
 	c.b.census.open(ch)
 	if !c.info.Internal {
@@ -129,7 +131,7 @@ func (ch *Channel) Close() {
 		return doomed
 	})
 	t.reap()
-	ch.settleAll(t, settleAll{left: left, verb: VerbNack, requeue: true}, settleNow)
+	ch.giveBack(t, left)
 	// What they held is back before another consumer takes their place.
 	for _, c := range consumers {
 		c.remove(t)
@@ -172,16 +174,16 @@ func (ch *Channel) alone(q *Queue) bool {
 	return true
 }
 
-// Recover requeues everything unacked on the channel. Errors: those of collected settlements.
+// Recover requeues everything unacked on the channel, but for what the open transaction settles. Errors: those of
+// collected settlements.
 func (ch *Channel) Recover() *Error {
 	if e := ch.Settle(); e != nil {
 		return e
 	}
-	t := ch.conn.begin()
 	ch.peer.Lock()
-	left := ch.unacked.takeAll()
+	ch.resolve([]op{{verb: VerbNack, multiple: true, requeue: true}}, &ch.settling)
 	ch.peer.Unlock()
-	ch.settleAll(t, settleAll{left: left, verb: VerbNack, requeue: true}, settleNow)
+	ch.finish(settleNow)
 	return nil
 }
 
@@ -262,7 +264,7 @@ const maxUnacked = 1 << 21
 func (ch *Channel) outstanding() int64 {
 	ch.peer.Lock()
 	defer ch.peer.Unlock()
-	return int64(ch.unacked.live)
+	return int64(ch.unacked.live) + int64(ch.txOps.Load())
 }
 
 // unreserve gives a delivery's place in the channel's limit back. c is nil for a get.
@@ -440,6 +442,14 @@ func (q *Queue) count(e *queue.Entry) int64 {
 func (ch *Channel) settleAndFlush() *Error {
 	ch.flush()
 	return ch.Settle()
+}
+
+// tag is the consumer's tag; "" for a get.
+func (c *Consumer) tag() string {
+	if c == nil {
+		return ""
+	}
+	return c.Tag
 }
 
 // state is the queue's view of the consumer; nil for a get.

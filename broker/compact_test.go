@@ -59,11 +59,17 @@ func TestAnUnackedMessageDoesNotKeepTheJournal(t *testing.T) {
 	c.declare(QueueDeclare{Name: "slow", Durable: true})
 	c.declare(QueueDeclare{Name: "fast", Durable: true})
 	want := "held" + strings.Repeat("h", 300)
-	for range 3 { // one is held for a get, one for a consumer that goes, one for one that stays
+	for range 4 { // one is held by a transaction, one for a get, one for a consumer that goes, one for one that stays
 		c.publish("", "slow", want)
 	}
 	c.end()
 	b.sync(t)
+	tx := connect(t, b)
+	tx.ok(tx.ch.TxSelect())
+	if ok, e := tx.ch.Get("slow", false, func(*Delivery, int) {}); !ok || e != nil {
+		t.Fatal(ok, e)
+	}
+	tx.ok(tx.ch.Ack(1, false))
 	var tags []uint64
 	if ok, e := c.ch.Get("slow", false, func(d *Delivery, _ int) { tags = append(tags, d.Tag) }); !ok || e != nil {
 		t.Fatal(ok, e)
@@ -92,7 +98,7 @@ func TestAnUnackedMessageDoesNotKeepTheJournal(t *testing.T) {
 	}
 	b.sync(t)
 	st := bounded(t, b)
-	if st.Appended < 10*testSegment || st.Segments > 4 || st.Live != 3 {
+	if st.Appended < 10*testSegment || st.Segments > 4 || st.Live != 4 {
 		t.Fatalf("%+v", st)
 	}
 	// A checkpoint finds them where they are now.
@@ -107,6 +113,8 @@ func TestAnUnackedMessageDoesNotKeepTheJournal(t *testing.T) {
 	if got := c.sink.bodies(); len(got) != 1 || got[0] != want {
 		t.Fatalf("redelivered %.20q", got)
 	}
+	tx.ok(tx.ch.TxCommit())
+	tx.Close()
 	c.Close()
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
@@ -115,8 +123,8 @@ func TestAnUnackedMessageDoesNotKeepTheJournal(t *testing.T) {
 	b = smallBroker(t, crashed, snap)
 	c = connect(t, b)
 	bodies, redelivered := c.drain("slow")
-	eq(t, "after a crash", bodies, []string{want, want, want})
-	if redelivered != 3 {
+	eq(t, "after a crash", bodies, []string{want, want, want, want})
+	if redelivered != 4 {
 		t.Errorf("%d redelivered", redelivered)
 	}
 	c.Close()

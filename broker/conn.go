@@ -22,7 +22,7 @@ func (u *User) Name() string { return u.user.Name }
 // Login checks name and password in constant time, and that a loopback user comes from this
 // machine. Any goroutine. The error's text is what a client may see; the cause is logged.
 func (b *Broker) Login(name, password string, info *ConnInfo) (*User, *Error) {
-	b.arrive(loginCost)
+	b.arrive(&b.pace.logins, due(loginCost, 1))
 	u, err := b.users.Authenticate(name, password)
 	if err == nil {
 		err = b.users.LoopbackOnly(name, info.Remote)
@@ -105,6 +105,15 @@ func (b *Broker) connect(u *User, p Peer, info *ConnInfo) (*Conn, *Error) {
 		consumers: make(map[*Consumer]struct{}),
 	}
 	c.turn.b = b
+	if e := b.HoldGuest(&c.held, PropertiesMemory(info.Properties)); e != nil {
+		return nil, e
+	}
+	ok := false
+	defer func() {
+		if !ok {
+			b.unfinished.Add(-c.held)
+		}
+	}()
 	b.connMu.Lock()
 	defer b.connMu.Unlock()
 	// What is checked here cannot go away unseen: a deletion first happens, then looks for connections.
@@ -117,7 +126,6 @@ func (b *Broker) connect(u *User, p Peer, info *ConnInfo) (*Conn, *Error) {
 	if e := b.admit(c, limits); e != nil {
 		return nil, e
 	}
-	ok := false
 	c.epoch = b.users.Epoch()
 	if c.access, ok = b.users.Access(u.user.Name, v.name); !ok {
 		return nil, refuse(NotAllowed, "access to vhost '%s' refused for user '%s'", v.name, u.user.Name)

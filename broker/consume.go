@@ -11,7 +11,7 @@ import (
 
 // Consume registers a consumer that receives nothing until Start, so that the session can
 // answer first. Errors: NotFound, ResourceLocked, AccessRefused, ExclusiveUse, NotAllowed (tag in
-// use), PreconditionFailed (x-priority, direct reply-to).
+// use), PreconditionFailed (an argument, direct reply-to).
 func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	if e := ch.settleAndFlush(); e != nil {
 		return nil, e
@@ -31,12 +31,14 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	if e != nil {
 		return nil, e
 	}
-	priority, bad := policy.ConsumerPriority(a.Args, queueName(a.Queue, conn.vhost.name))
+	own, bad := policy.ParseConsumer(a.Args, queueName(a.Queue, conn.vhost.name))
 	if bad != nil {
 		return nil, refuse(PreconditionFailed, "%s", bad.Text)
 	}
 	c := ch.newConsumer(a, q)
-	c.Priority = priority
+	c.Priority, c.timeout = own.Priority, own.Timeout
+	conn.b.timeouts.note(c.timeout)
+	twin := ch.consumes(q)
 	t := conn.begin()
 	// The connection knows it first: a deletion of the queue finds it in both places, or in none.
 	conn.remember(c)
@@ -52,6 +54,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 			q.members = make(map[*Consumer]struct{})
 		}
 		q.members[c] = struct{}{}
+		q.twins = q.twins || twin
 		q.sm.AddConsumer(&c.Consumer)
 		if a.Credited && a.Credit > 0 {
 			q.sm.Grant(&c.Consumer, a.Credit)
@@ -70,7 +73,7 @@ func (ch *Channel) newConsumer(a *ConsumeArgs, q *Queue) *Consumer {
 	c := &Consumer{
 		Consumer: queue.Consumer{NoAck: a.NoAck, Exclusive: a.Exclusive, Credited: a.Credited},
 		Tag:      a.Tag, Handle: a.Handle, Queue: a.Queue, Args: a.Args,
-		ch: ch, q: q,
+		ch: ch, q: q, timeout: queue.None,
 	}
 	c.Receiver = c
 	if c.Tag == "" {
@@ -230,6 +233,18 @@ func (ch *Channel) Consumer(tag string) *Consumer {
 	ch.conn.mu.Lock()
 	defer ch.conn.mu.Unlock()
 	return ch.byTag[tag]
+}
+
+// consumes reports whether one of the channel's consumers is of q.
+func (ch *Channel) consumes(q *Queue) bool {
+	ch.conn.mu.Lock()
+	defer ch.conn.mu.Unlock()
+	for _, c := range ch.byTag {
+		if c.q == q {
+			return true
+		}
+	}
+	return false
 }
 
 // consumers lists the channel's consumers, the oldest first.

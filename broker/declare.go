@@ -295,6 +295,7 @@ func (c *Conn) promiseAll() {
 func (b *Broker) addQueue(v *VHost, q *Queue) {
 	s := v.policies.settle(q)
 	q.settings.Store(s)
+	b.timeouts.note(s.ConsumerTimeout)
 	if len(s.Definition) == 0 {
 		q.own = &s.Settings // the same, kept once
 	}
@@ -407,6 +408,8 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 		q.owner.mu.Unlock()
 	}
 	gone := refuse(NotFound, "%s is deleted", queueName(q.name, q.vhost))
+	// In order of their tags, as a channel of RabbitMQ tells of its own.
+	slices.SortFunc(members, func(a, b *Consumer) int { return strings.Compare(a.Tag, b.Tag) })
 	for _, c := range members {
 		c.forget()
 		c.cancelled(t, gone)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"math"
 	"slices"
 	"strconv"
 
@@ -9,38 +10,57 @@ import (
 	"github.com/firemq/firemq/route"
 )
 
-// The words of RabbitMQ's delayed message plugin.
+// The words of RabbitMQ's delayed message plugin, but for the time, which it does not have.
 const (
 	headerDelay  = "x-delay"
+	headerUntil  = "x-delay-until"
 	typeDelayed  = "x-delayed-message"
 	argDelayType = "x-delayed-type"
 )
 
-// Delay reads the header x-delay, the ms that a message asks to be held back: any number, or a decimal
-// number in a string. passed are the headers as receivers see them: the delay is negative there, so that
-// who publishes them again does not delay the message again. Without a positive number ms is 0, and the
-// headers are to be passed as they are.
+// Delay reads how long a message asks to be held back, and notes it in a: the header x-delay is a number of ms,
+// x-delay-until a time in Unix ms, both any number or a decimal number in a string; the time may be a timestamp of AMQP,
+// in seconds. A time that is past asks for nothing. With both the time counts. passed are the headers as receivers see
+// them: an x-delay that counted is negative there, so that who publishes them again does not delay the message again. It
+// reports whether they differ from those that came in; if they do not they are to be passed as they came.
 //
 // A session calls it only for messages whose header bytes contain "x-delay" at all, so others pay nothing.
-func Delay(headers table.Table) (ms int64, passed table.Table) {
-	v, ok := headers.Get(headerDelay)
-	if !ok {
-		return 0, headers
-	}
-	switch n, whole := v.AsInt(); {
-	case whole:
-		ms = n
-	case v.Kind == table.String:
-		ms, _ = strconv.ParseInt(v.Str, 10, 64) // the nearest number where it is out of range
-	default:
-		if f, ok := v.AsFloat(); ok && f >= 1 {
-			ms = int64(min(f, 1<<62))
+func (b *Broker) Delay(a *message.Attributes, headers table.Table) (passed table.Table, differ bool) {
+	if v, ok := headers.Get(headerUntil); ok {
+		at := wholeNumber(v)
+		if v.Kind == table.Time {
+			at = min(max(int64(v.Num), 0), math.MaxInt64/1000) * 1000
+		}
+		if at > 0 {
+			if at > b.opt.Now() {
+				a.Delay, a.DueAt = at, true
+			}
+			return headers, false
 		}
 	}
-	if ms <= 0 {
-		return 0, headers
+	v, ok := headers.Get(headerDelay)
+	if !ok {
+		return headers, false
 	}
-	return ms, withDelay(headers, -ms)
+	if a.Delay = wholeNumber(v); a.Delay == 0 {
+		return headers, false
+	}
+	return withDelay(headers, -a.Delay), true
+}
+
+// wholeNumber is the positive number that a header has, in a string or not, without its fraction; 0 for anything else.
+func wholeNumber(v table.Value) (n int64) {
+	switch i, whole := v.AsInt(); {
+	case whole:
+		n = i
+	case v.Kind == table.String:
+		n, _ = strconv.ParseInt(v.Str, 10, 64) // the nearest number where it is out of range
+	default:
+		if f, ok := v.AsFloat(); ok && f >= 1 {
+			n = int64(min(f, 1<<62))
+		}
+	}
+	return max(n, 0)
 }
 
 func withDelay(headers table.Table, ms int64) table.Table {
@@ -53,11 +73,11 @@ func withDelay(headers table.Table, ms int64) table.Table {
 	return out
 }
 
-// undelayed is a message as its publisher gets it back: it asks for its delay again. The result has a
-// reference of its own.
+// undelayed is a message as its publisher gets it back: its x-delay is as it came. The result has a reference
+// of its own.
 func (b *Broker) undelayed(m *message.Message) *message.Message {
 	p, err := b.codecs[m.Encoding].Decode(m.Props())
-	if m.Delay == 0 || err != nil {
+	if m.Delay == 0 || m.DueAt || err != nil {
 		m.Retain(1)
 		return m
 	}

@@ -13,6 +13,15 @@ import (
 )
 
 func TestDelayHeader(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	delay := func(headers table.Table) (int64, table.Table) {
+		var a message.Attributes
+		passed, differ := b.Delay(&a, headers)
+		if differ != (a.Delay > 0) || a.DueAt {
+			t.Errorf("%v: %+v, differ %t", headers, a, differ)
+		}
+		return a.Delay, passed
+	}
 	for _, tc := range []struct {
 		v    table.Value
 		want int64
@@ -35,7 +44,7 @@ func TestDelayHeader(t *testing.T) {
 		{table.TableValue(nil), 0},
 	} {
 		in := table.Table{{Name: "a", Value: table.VoidValue()}, {Name: "x-delay", Value: tc.v}}
-		ms, passed := Delay(in)
+		ms, passed := delay(in)
 		if ms != tc.want {
 			t.Errorf("%s %s: %d ms, want %d", tc.v.Kind, tc.v, ms, tc.want)
 		}
@@ -47,8 +56,63 @@ func TestDelayHeader(t *testing.T) {
 			t.Errorf("%s %s: the headers that came in were changed", tc.v.Kind, tc.v)
 		}
 	}
-	if ms, _ := Delay(nil); ms != 0 {
+	if ms, _ := delay(nil); ms != 0 {
 		t.Errorf("no header: %d ms", ms)
+	}
+}
+
+// A time is a number of Unix ms, or a timestamp in seconds. One that is past, and what is no time, is no delay; then
+// x-delay counts only if there is no time at all.
+func TestDelayUntilHeader(t *testing.T) {
+	now := newClock() // 1,000,000
+	b := memoryBroker(t, Options{Now: now.Load})
+	for _, tc := range []struct {
+		v    table.Value
+		want int64 // 0: no time; -1: past
+	}{
+		{table.IntValue(1_000_001), 1_000_001},
+		{table.Int32Value(2_000_000), 2_000_000},
+		{table.Value{Kind: table.Long, Num: 1 << 41}, 1 << 41},
+		{table.IntValue(math.MaxInt64), math.MaxInt64},
+		{table.StringValue("1000001"), 1_000_001},
+		{table.StringValue("99999999999999999999"), math.MaxInt64},
+		{table.FloatValue(1_000_001.9), 1_000_001},
+		{table.FloatValue(math.Inf(1)), 1 << 62},
+		{table.TimeValue(1001), 1_001_000},
+		{table.TimeValue(math.MaxInt64), math.MaxInt64 / 1000 * 1000},
+		{table.IntValue(1_000_000), -1},
+		{table.IntValue(1), -1},
+		{table.StringValue("1"), -1},
+		{table.TimeValue(1000), -1},
+		{table.IntValue(0), 0},
+		{table.IntValue(-5), 0},
+		{table.TimeValue(0), 0},
+		{table.TimeValue(-1), 0},
+		{table.StringValue("tomorrow"), 0},
+		{table.StringValue(""), 0},
+		{table.FloatValue(math.NaN()), 0},
+		{table.BoolValue(true), 0},
+		{table.VoidValue(), 0},
+		{table.TableValue(nil), 0},
+	} {
+		for _, relative := range []bool{false, true} {
+			in := table.Table{{Name: "x-delay-until", Value: tc.v}}
+			if relative {
+				in = append(in, table.Field{Name: "x-delay", Value: table.IntValue(7)})
+			}
+			var got message.Attributes
+			_, differ := b.Delay(&got, in)
+			var want message.Attributes
+			switch {
+			case tc.want > 0:
+				want.Delay, want.DueAt = tc.want, true
+			case tc.want == 0 && relative:
+				want.Delay = 7
+			}
+			if got != want || differ != (want.Delay == 7) {
+				t.Errorf("%s %s, with x-delay %t: %+v, want %+v; differ %t", tc.v.Kind, tc.v, relative, got, want, differ)
+			}
+		}
 	}
 }
 
@@ -56,10 +120,20 @@ func TestDelayHeader(t *testing.T) {
 func (c *client) delayed(exchange, key, body string, ms int64, mandatory bool) {
 	c.t.Helper()
 	h := table.Table{{Name: "x-delay", Value: table.IntValue(ms)}}
-	delay, h := Delay(h)
-	m := message.New(message.Attributes{
-		Encoding: message.AMQP, Expiration: -1, Persistent: true, HasHeaders: true, Delay: delay,
-	}, []byte(exchange), []byte(key), table.Append(nil, h), len(body))
+	c.withHeaders(exchange, key, body, h, mandatory)
+}
+
+// until publishes a message for a time.
+func (c *client) until(exchange, key, body string, at int64, mandatory bool) {
+	c.t.Helper()
+	c.withHeaders(exchange, key, body, table.Table{{Name: "x-delay-until", Value: table.IntValue(at)}}, mandatory)
+}
+
+func (c *client) withHeaders(exchange, key, body string, h table.Table, mandatory bool) {
+	c.t.Helper()
+	a := message.Attributes{Encoding: message.AMQP, Expiration: -1, Persistent: true, HasHeaders: true}
+	h, _ = c.b.Delay(&a, h)
+	m := message.New(a, []byte(exchange), []byte(key), table.Append(nil, h), len(body))
 	copy(m.Body(), body)
 	p := &Publish{Msg: m, Mandatory: mandatory}
 	if c.ch.confirms {
@@ -112,6 +186,69 @@ func TestDelayedMessagesComeInOrderOfDueTime(t *testing.T) {
 	eq(t, "the last", got, []string{"0,500"})
 }
 
+// Times and delays are in one order; a time that passed before the queue gets the message is now.
+func TestMessagesForATime(t *testing.T) {
+	now := newClock()
+	start := now.Load()
+	b := memoryBroker(t, Options{Now: now.Load})
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.until("", "q", "200", start+200, false)
+	c.delayed("", "q", "150", 150, false)
+	c.until("", "q", "100", start+100, false)
+	c.until("", "q", "past", start-1, false)
+	c.until("", "q", "now", start, false)
+	got, _ := c.drain("q")
+	eq(t, "at once", got, []string{"past", "now"})
+	now.advance(99, c)
+	got, _ = c.drain("q")
+	eq(t, "before any is due", got, nil)
+	now.advance(51, c)
+	got, _ = c.drain("q")
+	eq(t, "two", got, []string{"100", "150"})
+	now.advance(50, c)
+	got, _ = c.drain("q")
+	eq(t, "the last", got, []string{"200"})
+
+	// A delay counts from the commit, a time does not.
+	c.ok(c.ch.TxSelect())
+	start = now.Load()
+	c.until("", "q", "long past", start+10, false)
+	c.until("", "q", "later", start+100, false)
+	c.delayed("", "q", "delayed", 90, false)
+	now.advance(50, c)
+	c.ok(c.ch.TxCommit())
+	got, _ = c.drain("q")
+	eq(t, "due before the commit", got, []string{"long past"})
+	now.advance(50, c)
+	got, _ = c.drain("q")
+	eq(t, "due at its time", got, []string{"later"})
+	now.advance(40, c)
+	got, _ = c.drain("q")
+	eq(t, "due by its delay", got, []string{"delayed"})
+}
+
+// Its time to live begins at the time, also at one that passes before the commit.
+func TestTimeToLiveOfMessagesForATime(t *testing.T) {
+	now := newClock()
+	b := memoryBroker(t, Options{Now: now.Load})
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q", Args: table.Table{{Name: "x-message-ttl", Value: table.Int32Value(50)}}})
+	c.ok(c.ch.TxSelect())
+	c.until("", "q", "m", now.Load()+10, false)
+	now.advance(100, c)
+	c.ok(c.ch.TxCommit())
+	now.advance(49, c)
+	got, _ := c.drain("q")
+	eq(t, "in its time to live", got, []string{"m"})
+	c.ok(c.ch.TxCommit())
+	c.until("", "q", "n", now.Load()+100, false)
+	c.ok(c.ch.TxCommit())
+	now.advance(150, c)
+	got, _ = c.drain("q")
+	eq(t, "beyond it", got, nil)
+}
+
 // The timer alone wakes a queue with a consumer; the clock is the machine's.
 func TestDelayedMessagesAreDelivered(t *testing.T) {
 	b := memoryBroker(t, Options{})
@@ -146,6 +283,12 @@ func TestMandatoryOfADelayedMessage(t *testing.T) {
 	eq(t, "events", c.sink.events, []string{"return 1 back", "ack 1 false"})
 	if n, _ := returned.AsInt(); n != 5000 {
 		t.Fatalf("the returned message asks for a delay of %d ms, want that of its publisher", n)
+	}
+	returned = table.Value{}
+	c.until("", "nowhere", "back too", 1<<62, true)
+	c.end()
+	if returned.Kind != (table.Value{}).Kind || returned.Num != 0 || returned.Str != "back too" {
+		t.Fatalf("the returned message for a time has the delay %s", returned)
 	}
 }
 
@@ -273,7 +416,11 @@ func TestDelayedMessagesSurvive(t *testing.T) {
 			c.ok(c.ch.Confirms())
 			var want []string
 			for i := range 300 {
-				c.delayed("", "q", strconv.Itoa(300-i), int64(300-i), false)
+				if ms := int64(300 - i); i%2 == 0 {
+					c.delayed("", "q", strconv.Itoa(300-i), ms, false)
+				} else {
+					c.until("", "q", strconv.Itoa(300-i), now.Load()+ms, false)
+				}
 				want = append(want, strconv.Itoa(i+1))
 			}
 			c.publish("", "q", "plain")

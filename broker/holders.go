@@ -24,12 +24,24 @@ func (q *Queue) stray(ch *Channel) {
 // locked, and gives their number. Strays without any are forgotten. Lock held.
 func (q *Queue) held(f func(*Channel, *slot)) (n int) {
 	look := func(ch *Channel) (found int) {
-		ch.peer.Lock()
-		for i := range ch.unacked.n {
-			if s := ch.unacked.at(i); s.q == q {
+		count := func(s *slot) {
+			if s.q == q {
 				f(ch, s)
 				found++
 			}
+		}
+		each := func(u *unacked) {
+			for i := range u.n {
+				count(u.at(i))
+			}
+		}
+		ch.peer.Lock()
+		each(&ch.unacked)
+		for i := range ch.inTx.list {
+			count(&ch.inTx.list[i].slot)
+		}
+		for i := range ch.inTx.whole {
+			each(&ch.inTx.whole[i].left)
 		}
 		if ch.peer.Unlock() {
 			panic("BUG: broker: looking at unacked messages staged bytes")

@@ -32,8 +32,8 @@ const (
 	queueMemory      = 1650
 	exchangeMemory   = 700
 	bindingMemory    = 570
-	connectionMemory = 3200 // without its session
-	channelMemory    = 1850
+	connectionMemory = 2900 // without its session
+	channelMemory    = 2150 // without what the channels of a connection share
 	consumerMemory   = 700
 )
 
@@ -68,8 +68,11 @@ func (b *Broker) Memory() Memory {
 	}
 	b.census.mu.Lock()
 	for ch := range b.census.channels {
-		tx := int64(ch.txPubs.Load())*int64(unsafe.Sizeof(publish{})) + int64(ch.txOps.Load())*(int64(unsafe.Sizeof(op{}))+16)
+		tx := int64(ch.txPubs.Load())*int64(unsafe.Sizeof(publish{})) + int64(ch.txOps.Load())*int64(unsafe.Sizeof(settling{}))
 		ch.peer.Lock()
+		if ch.first {
+			m.Channels += int64(ch.conn.info.ChannelsMemory)
+		}
 		m.Channels += channelMemory + tx + int64(ch.unacked.slots())*int64(unsafe.Sizeof(slot{})) + int64(cap(ch.wait))*int64(unsafe.Sizeof(pledge{}))
 		ch.peer.Unlock()
 	}

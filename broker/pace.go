@@ -14,11 +14,14 @@ import (
 //   - While messages flow, all of them together get one part in paceShare of the processors' time, the
 //     connections that ask for them equal parts of it, and connections that come as much again. A connection
 //     that has had its part is not read until it is entitled to more; connections wait to be accepted.
+//   - TLS handshakes get paceShakes times as much. They are what costs most, and what an honest client that comes
+//     back cannot do without.
 //   - Messages pay for them: who declares a queue for some messages each is not slowed.
 //
 // While no messages flow they take what there is.
 const (
 	paceShare  = 32
+	paceShakes = 2
 	paceSlice  = 32   // verbs of a turn while messages flow
 	paceRest   = 256  // else
 	paceCredit = 8    // verbs that a message pays for
@@ -42,6 +45,7 @@ type pace struct {
 	asking atomic.Int64 // connections
 	asked  atomic.Int64 // in the epoch before
 	logins atomic.Int64 // ns since start to which the logins' part is used up
+	shakes atomic.Int64 // likewise, the TLS handshakes'
 }
 
 func (p *pace) clock() time.Duration { return time.Since(p.start) }
@@ -79,18 +83,24 @@ func (p *pace) ask(seen *int64) int64 {
 
 // Admitted is called for each connection that was accepted, and says how long to wait with the next one. Any
 // goroutine.
-func (b *Broker) Admitted() time.Duration { return b.arrive(acceptCost) }
+func (b *Broker) Admitted() time.Duration { return b.arrive(&b.pace.logins, due(acceptCost, 1)) }
 
-// arrive charges a connection that comes, while messages flow, and says how long the next one must wait.
-func (b *Broker) arrive(cost time.Duration) time.Duration {
+// Handshake is called with the time that TLS handshakes took of a processor, 0 for none, and says how long to wait
+// with the next one. Any goroutine.
+func (b *Broker) Handshake(took time.Duration) time.Duration {
+	return b.arrive(&b.pace.shakes, due(took, 1)/paceShakes)
+}
+
+// arrive charges those who come with a time of rest, while messages flow, and says how long the next one must wait.
+func (b *Broker) arrive(used *atomic.Int64, rest time.Duration) time.Duration {
 	if !b.pace.flows(b.opt.Now()) {
 		return 0
 	}
 	now := int64(b.pace.clock())
 	for {
-		was := b.pace.logins.Load()
-		next := min(max(was, now-int64(loginSaved))+int64(due(cost, 1)), now+int64(paceMost))
-		if b.pace.logins.CompareAndSwap(was, next) {
+		was := used.Load()
+		next := min(max(was, now-int64(loginSaved))+int64(rest), now+int64(paceMost))
+		if used.CompareAndSwap(was, next) {
 			return time.Duration(next - now)
 		}
 	}

@@ -160,6 +160,41 @@ func TestArrivalsRestWhileMessagesFlow(t *testing.T) {
 	})
 }
 
+// TLS handshakes have a part of their own while messages flow: those who flood with them do not keep others out.
+func TestHandshakesRestWhileMessagesFlow(t *testing.T) {
+	const took = time.Millisecond
+	paceTest(t, func(t *testing.T, b *Broker) {
+		for range 10_000 {
+			if d := b.Handshake(took) + b.Handshake(0); d != 0 {
+				t.Fatalf("the next one waits for %s while there are no messages", d)
+			}
+		}
+		<-time.After(time.Minute)
+		sender := connect(t, b)
+		sender.declare(QueueDeclare{Name: "q"})
+		sender.end()
+		<-time.After(time.Minute)
+		n := 0
+		for begin := time.Now(); time.Since(begin) < 10*time.Second; n++ {
+			sender.flow()
+			b.Handshake(took)
+			<-time.After(b.Handshake(0))
+		}
+		want := int((10*time.Second + loginSaved) * paceShakes / parts(took, 1))
+		if n < want*9/10 || n > want*11/10 {
+			t.Errorf("%d handshakes in ten seconds, want %d", n, want)
+		}
+		sender.flow()
+		if d := b.Admitted(); d > 0 {
+			t.Errorf("who comes without TLS waits for %s", d)
+		}
+		b.Handshake(time.Hour)
+		if d := b.Handshake(0); d > paceMost {
+			t.Errorf("the next one waits for %s", d)
+		}
+	})
+}
+
 // Logins that no listener holds back do not keep the others out for longer than the longest rest.
 func TestArrivalsRestForSoLongAtMost(t *testing.T) {
 	paceTest(t, func(t *testing.T, b *Broker) {

@@ -161,6 +161,10 @@ func (q *Queue) reconfigure(t *turn, e *effective) {
 	q.mu.Lock()
 	old := q.settings.Swap(e)
 	changed := old.Config != e.Config && !q.deleted
+	if old.ConsumerTimeout != e.ConsumerTimeout {
+		q.b.timeouts.note(e.ConsumerTimeout)
+		q.b.timeouts.changed.Store(true)
+	}
 	q.rewindow(e.Dedup, t.now)
 	if changed {
 		q.sm.Reconfigure(e.Config, t.now, &t.fx)

@@ -1,7 +1,10 @@
 package broker
 
 import (
+	"bytes"
 	"slices"
+	"sync"
+	"unsafe"
 
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/dedup"
@@ -207,13 +210,19 @@ func (ch *Channel) flush() {
 	ch.pushBack()
 }
 
-// publish enqueues a batch, run by run: neighbours with the same route share the locks.
+// publish enqueues a batch, run by run: neighbours with the same route share the locks, and so do those that go
+// to one queue each.
 func (ch *Channel) publish(t *turn, pubs []publish) {
 	traced := t.b.opt.Tracer != nil
 	for i := 0; i < len(pubs); {
 		j := i + 1
 		for j < len(pubs) && sameRoute(&pubs[i], &pubs[j]) {
 			j++
+		}
+		if n := mixed(pubs[i:], j-i); n > 0 && !traced { // spans are by the run
+			ch.publishMixed(t, pubs[i:i+n])
+			i += n
+			continue
 		}
 		if traced {
 			ch.beginSpans(t, pubs[i:j])
@@ -224,7 +233,7 @@ func (ch *Channel) publish(t *turn, pubs []publish) {
 			ch.unroutable(t, pubs[i:j])
 		} else {
 			pos := ch.conn.b.enqueue(t, pubs[i:j])
-			ch.promise(t, pubs[i:j], pos)
+			ch.promise(t, pubs[i:j], nil, pos)
 			refused = t.refused
 		}
 		if traced {
@@ -234,19 +243,108 @@ func (ch *Channel) publish(t *turn, pubs []publish) {
 	}
 }
 
-// received counts a run of publishes. Those without a route may be of several exchanges.
+// received counts publishes that go to equally many queues.
 func (ch *Channel) received(pubs []publish) {
 	ch.fresh.received(pubs)
+	first, exchange := 0, pubs[0].msg.Exchange()
 	for i := range pubs {
 		ch.grown += int64(cap(pubs[i].msg.Buf().B)) + messageCost
+		if x := pubs[i].msg.Exchange(); len(x) != len(exchange) || len(x) > 0 && !bytes.Equal(x, exchange) {
+			ch.count(pubs[first:i])
+			first, exchange = i, x
+		}
 	}
-	if len(pubs[0].queues) > 0 {
-		ch.count(pubs)
-		return
+	ch.count(pubs[first:])
+}
+
+// mixed is how many publishes, from the first one on, go to one queue each, not all of them by the route that the first
+// run have; 0 if there are no others. Of a channel's publishes to one queue the order is kept by who takes them together, and
+// there is none between queues; those to several queues stay where they are among the others.
+func mixed(pubs []publish, run int) int {
+	if len(pubs[0].queues) != 1 || run == len(pubs) || len(pubs[run].queues) != 1 || run >= maxPublishBatch {
+		return 0
+	}
+	n := run + 1
+	for n < min(len(pubs), maxPublishBatch) && len(pubs[n].queues) == 1 {
+		n++
+	}
+	return n
+}
+
+// publishMixed enqueues publishes to one queue each as if those to the same queue were neighbours: every queue is
+// locked and dispatched once, and all records are appended at once.
+func (ch *Channel) publishMixed(t *turn, pubs []publish) {
+	ch.received(pubs)
+	g := gatherings.Get().(*gathering)
+	sorted := g.gather(pubs)
+	b := t.b
+	b.beginEnqueue(t, sorted, 1)
+	for i := 0; i < len(sorted); {
+		j := i + 1
+		for j < len(sorted) && sorted[j].queues[0] == sorted[i].queues[0] {
+			j++
+		}
+		sorted[i].queues[0].put(t, sorted[i:j], i, 1)
+		i = j
+	}
+	pos := b.endEnqueue(t, sorted, 1)
+	ch.promise(t, pubs, g.place[:len(pubs)], pos)
+	clear(sorted)
+	clear(g.groups)
+	gatherings.Put(g)
+}
+
+// gathering is room to put publishes in another order. It is lent for that long: most connections publish to few queues.
+type gathering struct {
+	heads  [2 * maxPublishBatch]uint16 // a hash table: the group of a queue, plus 1
+	groups []group
+	of     [maxPublishBatch]uint16 // the group of each
+	place  [maxPublishBatch]uint16 // where each went
+	sorted [maxPublishBatch]publish
+}
+
+// group is the publishes to one queue.
+type group struct {
+	q *Queue
+	n uint16 // how many, then where the next one goes
+}
+
+var gatherings = sync.Pool{New: func() any { return new(gathering) }}
+
+// gather puts publishes to the same queue side by side, in their order, the queue that comes first first. There are at
+// most maxPublishBatch.
+func (g *gathering) gather(pubs []publish) []publish {
+	clear(g.heads[:])
+	g.groups = g.groups[:0]
+	for i := range pubs {
+		q := pubs[i].queues[0]
+		at := uint(uint64(uintptr(unsafe.Pointer(q))) * 0x9E3779B97F4A7C15 >> 32)
+		for {
+			head := &g.heads[at%uint(len(g.heads))]
+			if *head == 0 {
+				g.groups = append(g.groups, group{q: q})
+				*head = uint16(len(g.groups))
+			}
+			if n := *head - 1; g.groups[n].q == q {
+				g.of[i] = n
+				g.groups[n].n++
+				break
+			}
+			at++
+		}
+	}
+	next := uint16(0)
+	for i := range g.groups {
+		n := g.groups[i].n
+		g.groups[i].n = next
+		next += n
 	}
 	for i := range pubs {
-		ch.count(pubs[i : i+1])
+		to := &g.groups[g.of[i]].n
+		g.sorted[*to], g.place[i] = pubs[i], *to
+		*to++
 	}
+	return g.sorted[:len(pubs)]
 }
 
 func sameRoute(a, b *publish) bool {
@@ -267,7 +365,23 @@ func sameRoute(a, b *publish) bool {
 // batch instead, and the last step is its commit's.
 func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	queues := pubs[0].queues
-	n := len(queues)
+	b.beginEnqueue(t, pubs, len(queues))
+	joined := b.opt.Tracer != nil && len(t.trailOf().run) == 0
+	if joined {
+		t.join(pubs)
+	}
+	for _, q := range queues {
+		q.put(t, pubs, 0, len(queues))
+	}
+	pos := b.endEnqueue(t, pubs, len(queues))
+	if joined {
+		t.trail.forget()
+	}
+	return pos
+}
+
+// beginEnqueue prepares the turn's scratch for publishes to n queues each.
+func (b *Broker) beginEnqueue(t *turn, pubs []publish, n int) {
 	t.targets = grow(t.targets, len(pubs)*n)
 	t.counts = grow(t.counts, len(pubs))
 	t.refused = grow(t.refused, len(pubs))
@@ -277,81 +391,83 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	for i := range pubs {
 		pubs[i].msg.Taken = t.now
 	}
+}
+
+// put is the first step of enqueue for one queue; pubs are those from the place at on of publishes to n queues each.
+func (q *Queue) put(t *turn, pubs []publish, at, n int) {
+	b := t.b
 	traced := b.opt.Tracer != nil
-	joined := traced && len(t.trailOf().run) == 0
-	if joined {
-		t.join(pubs)
+	var keys []dedup.Key
+	if q.dedups.Load() {
+		keys = b.keysOf(t, pubs, q.settings.Load().Dedup.By)
 	}
-	journaled := 0
-	for _, q := range queues {
-		var keys []dedup.Key
-		if q.dedups.Load() {
-			keys = b.keysOf(t, pubs, q.settings.Load().Dedup.By)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.deleted {
+		return
+	}
+	transient, journaled := false, false
+	first := q.sm.NextSeq()
+	targets, counts, refused := t.targets[at*n:], t.counts[at:], t.refused[at:]
+	for i := range pubs {
+		m := pubs[i].msg
+		keyed := keys != nil && keys[i] != dedup.Key{} && q.window != nil
+		if keyed && !pubs[i].dead {
+			if repeated, v := q.repeats(t, keys[i], first); repeated {
+				if v != taken {
+					refused[i] = refusal{q, v}
+				}
+				continue
+			}
 		}
-		q.mu.Lock()
-		if q.deleted {
-			q.mu.Unlock()
+		m.Retain(1)
+		durable := q.journaled() && m.Persistent
+		e, ok := q.sm.Publish(m, durable, t.now, &t.fx)
+		if !ok {
+			refused[i] = refusal{q, full}
+			m.Release()
 			continue
 		}
-		transient, before := false, journaled
-		first := q.sm.NextSeq()
-		for i := range pubs {
-			m := pubs[i].msg
-			keyed := keys != nil && keys[i] != dedup.Key{} && q.window != nil
-			if keyed && !pubs[i].dead {
-				if repeated, v := q.repeats(t, keys[i], first); repeated {
-					if v != taken {
-						t.refused[i] = refusal{q, v}
-					}
-					continue
-				}
-			}
-			m.Retain(1)
-			durable := q.journaled() && m.Persistent
-			e, ok := q.sm.Publish(m, durable, t.now, &t.fx)
-			if !ok {
-				t.refused[i] = refusal{q, full}
-				m.Release()
-				continue
-			}
-			if keyed {
-				o := dedup.Original{Seq: e.Seq}
-				if !durable {
-					o.Pos = dedup.Never
-				}
-				q.window.Add(keys[i], o, t.now)
-			}
-			q.stats.Publish++
-			if traced {
-				q.enqueued(t, i, m, e.Seq, durable)
-			}
+		if keyed {
+			o := dedup.Original{Seq: e.Seq}
 			if !durable {
-				transient = true
-				continue
+				o.Pos = dedup.Never
 			}
-			q.persistent++
-			q.persistentBytes += int64(e.Size)
-			t.targets[i*n+t.counts[i]] = journal.Target{Queue: q.id, Seq: e.Seq, Expiry: e.Expiry}
-			t.counts[i]++
-			journaled++
+			q.window.Add(keys[i], o, t.now)
 		}
-		if journaled > before && !q.waiting {
-			q.waiting = true
-			t.waits = append(t.waits, q)
+		q.stats.Publish++
+		if traced {
+			q.enqueued(t, i, m, e.Seq, durable)
 		}
-		if keys != nil && q.journaled() && q.sm.NextSeq() > first {
-			t.spans = append(t.spans, ownSpan{q, first, q.sm.NextSeq() - 1})
-			t.lasting = t.lasting || !q.settings.Load().Dedup.Present
+		if !durable {
+			transient = true
+			continue
 		}
-		q.apply(t)
-		if transient || q.overdue(t) { // what expires at once does so before it is on disk
-			q.dispatch(t)
-		}
-		q.mu.Unlock()
+		q.persistent++
+		q.persistentBytes += int64(e.Size)
+		targets[i*n+counts[i]] = journal.Target{Queue: q.id, Seq: e.Seq, Expiry: e.Expiry}
+		counts[i]++
+		journaled = true
 	}
+	if journaled && !q.waiting {
+		q.waiting = true
+		t.waits = append(t.waits, q)
+	}
+	if keys != nil && q.journaled() && q.sm.NextSeq() > first {
+		t.spans = append(t.spans, ownSpan{q, first, q.sm.NextSeq() - 1})
+		t.lasting = t.lasting || !q.settings.Load().Dedup.Present
+	}
+	q.apply(t)
+	if transient || q.overdue(t) { // what expires at once does so before it is on disk
+		q.dispatch(t)
+	}
+}
+
+// endEnqueue is the second step of enqueue, and takes over the messages' references.
+func (b *Broker) endEnqueue(t *turn, pubs []publish, n int) journal.Position {
 	var last journal.Position
 	switch {
-	case journaled == 0:
+	case !slices.ContainsFunc(t.counts, func(n int) bool { return n > 0 }):
 	case t.batch != nil:
 		t.batch.publish(pubs, t)
 		t.batch.spans = append(t.batch.spans, t.spans...)
@@ -381,29 +497,33 @@ func (b *Broker) enqueue(t *turn, pubs []publish) journal.Position {
 	if t.batch != nil {
 		t.batch.original = max(t.batch.original, t.original)
 	}
-	if joined {
-		t.trail.forget()
-	}
 	for i := range pubs {
 		pubs[i].msg.Release()
 	}
 	return last
 }
 
-// promise queues the confirms of a run; pos is what they wait for.
-func (ch *Channel) promise(t *turn, pubs []publish, pos journal.Position) {
+// promise queues the confirms of publishes; pos is what they wait for. With places, which say where each of them was
+// enqueued, pos is for those that went to the journal: the others wait for an original alone.
+func (ch *Channel) promise(t *turn, pubs []publish, places []uint16, pos journal.Position) {
 	ch.peer.Lock()
 	for i := range pubs {
+		at, due := i, pos
+		if places != nil {
+			if at = int(places[i]); t.counts[at] == 0 {
+				due = t.original
+			}
+		}
 		switch {
 		case pubs[i].seq == 0:
-		case t.refused[i].why == full:
-			q := t.refused[i].q
+		case t.refused[at].why == full:
+			q := t.refused[at].q
 			ch.pledge(pledge{to: pubs[i].seq, err: refuse(ResourceError, "%s is full", queueName(q.name, q.vhost))})
-		case t.refused[i].why == early:
-			q := t.refused[i].q
+		case t.refused[at].why == early:
+			q := t.refused[at].q
 			ch.pledge(pledge{to: pubs[i].seq, err: refuse(ResourceError, "the message is on its way to %s already", queueName(q.name, q.vhost))})
 		default:
-			ch.pledge(pledge{to: pubs[i].seq, pos: pos})
+			ch.pledge(pledge{to: pubs[i].seq, pos: due})
 		}
 	}
 	ch.peer.Unlock()

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -28,6 +29,7 @@ type Queue struct {
 	replies bool        // stands behind a direct reply-to token: unlisted; immutable
 	deleted bool        // guarded by mu
 	waiting bool        // the completer will dispatch it after a commit; guarded by mu
+	twins   bool        // a channel has, or had, several of its consumers; guarded by mu
 	dedups  atomic.Bool // it has a window: publishers make keys before they take mu
 	// persistent messages, ready and unacked, and their body bytes; guarded by mu.
 	persistent      int
@@ -189,7 +191,8 @@ func (q *Queue) die(t *turn, d queue.Dead) {
 	t.dead = append(t.dead, deadItem{q, d})
 }
 
-// deliver sends t.fx.Deliver to the consumers' channels, each channel locked once. Lock held.
+// deliver sends t.fx.Deliver to the consumers' channels, each consumer's at once: its channel is locked once. Where
+// consumers share a channel, that one gets everything in the queue's order. Lock held.
 func (q *Queue) deliver(t *turn) {
 	for i := range t.fx.Deliver {
 		d := &t.fx.Deliver[i]
@@ -208,19 +211,37 @@ func (q *Queue) deliver(t *turn) {
 			}
 			d.Entry.Msg = m
 		}
+		if d.Entry.Journaled {
+			d.Entry.Msg.WarmContent() // which send is about to copy
+		}
 		if len(c.pending) == 0 {
+			if q.twins {
+				q.sendTwin(t, c)
+			}
 			c.pending = t.lend()
 			t.served = append(t.served, c)
 		}
 		c.pending = append(c.pending, d.Entry)
 	}
 	for _, c := range t.served {
-		c.ch.send(t, q, c)
-		t.takeBack(c.pending)
-		c.pending = nil
+		q.send(t, c)
 	}
 	clear(t.served)
 	t.served = t.served[:0]
+}
+
+func (q *Queue) send(t *turn, c *Consumer) {
+	c.ch.send(t, q, c)
+	t.takeBack(c.pending)
+	c.pending = nil
+}
+
+// sendTwin sends what another consumer of c's channel is about to get, before c gets something.
+func (q *Queue) sendTwin(t *turn, c *Consumer) {
+	if i := slices.IndexFunc(t.served, func(o *Consumer) bool { return o.ch == c.ch }); i >= 0 {
+		q.send(t, t.served[i])
+		t.served = slices.Delete(t.served, i, i+1)
+	}
 }
 
 // discard lets go of every message when the broker stops; nothing is settled.

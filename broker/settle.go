@@ -1,6 +1,10 @@
 package broker
 
 import (
+	"cmp"
+	"slices"
+	"strings"
+
 	"github.com/firemq/firemq/broker/queue"
 )
 
@@ -30,6 +34,14 @@ type settling struct {
 	slot
 	verb    Verb
 	requeue bool
+	apart   bool // what is before it of the same queue has its consequences first
+}
+
+// settlements are deliveries that ops have named, taken off the ring: one by one, and very many at a time.
+type settlements struct {
+	list  []settling
+	whole []settleAll
+	acks  uint64 // not counted yet
 }
 
 // Ack settles the delivery tag, with multiple every outstanding one up to it (tag 0: all of them).
@@ -54,7 +66,7 @@ func (ch *Channel) Reject(tag uint64, requeue bool) *Error {
 
 func (ch *Channel) addOp(o op) *Error {
 	if ch.tx != nil {
-		return ch.tx.addOp(ch, o)
+		return ch.addTxOp(o)
 	}
 	ch.ops = append(ch.ops, o)
 	ch.collect()
@@ -79,17 +91,31 @@ func (ch *Channel) Settle() *Error {
 	if len(ch.ops) == 0 {
 		return nil
 	}
-	done, err := ch.resolve(ch.ops)
+	ch.peer.Lock()
+	done, err := ch.resolve(ch.ops, &ch.settling)
+	ch.countAcks()
+	ch.peer.Unlock()
 	ch.ops = ch.ops[:copy(ch.ops, ch.ops[done:])]
 	ch.finish(settleNow)
 	return err
 }
 
-// resolve takes the deliveries that ops name off the ring into ch.settling. It stops at the first
-// unknown tag with the error, and tells how many ops it has dealt with, the wrong one included.
-func (ch *Channel) resolve(ops []op) (done int, err *Error) {
-	ch.peer.Lock()
-	defer ch.peer.Unlock()
+// warm asks for the memory of the message, which the settlement gives back.
+func (s *slot) warm() {
+	if m := s.e.Msg; m != nil {
+		m.Warm()
+	}
+}
+
+// countAcks counts the acks that are about to be carried out. Peer locked.
+func (ch *Channel) countAcks() {
+	ch.stats.Ack += ch.settling.acks
+	ch.settling.acks = 0
+}
+
+// resolve takes the deliveries that ops name off the ring. It stops at the first unknown tag with the
+// error, and tells how many ops it has dealt with, the wrong one included. Peer locked.
+func (ch *Channel) resolve(ops []op, to *settlements) (done int, err *Error) {
 	for n, o := range ops {
 		if !o.multiple {
 			i := ch.unacked.find(o.tag)
@@ -97,12 +123,13 @@ func (ch *Channel) resolve(ops []op) (done int, err *Error) {
 				return n + 1, ch.unknownTag(o)
 			}
 			s := ch.unacked.take(i)
-			if n := len(ch.settling); n == 0 || ch.settling[n-1].q != s.q {
+			if n := len(to.list); n == 0 || to.list[n-1].q != s.q {
 				s.q.warm()
 			}
-			ch.settling = append(ch.settling, settling{s, o.verb, o.requeue})
+			s.warm()
+			to.list = append(to.list, settling{s, o.verb, o.requeue, o.requeue})
 			if o.verb == VerbAck {
-				ch.stats.Ack++
+				to.acks++
 			}
 			continue
 		}
@@ -115,29 +142,69 @@ func (ch *Channel) resolve(ops []op) (done int, err *Error) {
 		if upto > settleNow {
 			whole := settleAll{ch.unacked.cut(upto), o.verb, o.requeue}
 			if o.verb == VerbAck {
-				ch.stats.Ack += uint64(whole.left.live)
+				to.acks += uint64(whole.left.live)
 			}
-			ch.whole = append(ch.whole, whole)
+			to.whole = append(to.whole, whole)
 			continue
 		}
-		for i := 0; i < ch.unacked.n; i++ {
+		from := len(to.list)
+		for i := range upto {
 			s := ch.unacked.at(i)
-			if o.tag != 0 && s.tag > o.tag {
-				break
-			}
 			if s.q == nil {
 				continue
 			}
-			ch.settling = append(ch.settling, settling{*s, o.verb, o.requeue})
+			s.warm()
+			to.list = append(to.list, settling{*s, o.verb, o.requeue, false})
 			*s = slot{tag: s.tag}
 			ch.unacked.live--
 			if o.verb == VerbAck {
-				ch.stats.Ack++
+				to.acks++
 			}
 		}
 		ch.unacked.trim()
+		arrange(to.list[from:])
 	}
 	return len(ops), nil
+}
+
+// arrange puts deliveries that are settled together in the order of RabbitMQ: queue by queue, and of each queue
+// first what was got, every message for itself, then consumer by consumer, in order of their tags. What one gives back
+// goes out again, and its new room is used, before the next one's turn. Of what a consumer rejects for good the
+// highest priorities go first.
+func arrange(list []settling) {
+	mixed, ranked := false, false
+	for i := 1; i < len(list) && !mixed; i++ {
+		mixed = list[i].q != list[0].q || list[i].c != list[0].c
+		ranked = ranked || list[i].e.Priority != list[0].e.Priority
+	}
+	if mixed || ranked && list[0].dies() {
+		slices.SortFunc(list, func(a, b settling) int {
+			if c := byQueue(&a, &b); c != 0 {
+				return c
+			}
+			if c := strings.Compare(a.c.tag(), b.c.tag()); c != 0 {
+				return c
+			}
+			if a.c != nil && a.dies() && a.e.Priority != b.e.Priority {
+				return cmp.Compare(b.e.Priority, a.e.Priority)
+			}
+			return cmp.Compare(a.slot.tag, b.slot.tag)
+		})
+	}
+	for i := range list {
+		s := &list[i]
+		s.apart = s.requeue && (i == 0 || s.c == nil) || mixed && i > 0 && s.c.tag() != list[i-1].c.tag()
+	}
+}
+
+// dies says whether the delivery is rejected for good.
+func (s *settling) dies() bool { return s.verb != VerbAck && !s.requeue }
+
+func byQueue(a, b *settling) int {
+	if a.q == b.q {
+		return 0
+	}
+	return strings.Compare(a.q.name, b.q.name)
 }
 
 func (ch *Channel) unknownTag(o op) *Error {
@@ -148,15 +215,17 @@ func (ch *Channel) unknownTag(o op) *Error {
 // finish carries out resolved settlements, one lock of a queue for each run of its deliveries, and of
 // each ring the oldest now, see settleAll.
 func (ch *Channel) finish(now int) {
-	list := ch.settling
-	if len(list) > 0 {
+	if list := ch.settling.list; len(list) > 0 {
 		t := ch.conn.begin()
 		ch.conn.carried(len(list), t.now)
 		for i := 0; i < len(list); {
 			q := list[i].q
 			q.mu.Lock()
-			for ; i < len(list) && list[i].q == q; i++ {
+			for first := i; i < len(list) && list[i].q == q; i++ {
 				s := &list[i]
+				if s.apart && i > first {
+					q.served(t)
+				}
 				ch.conclude(t, &s.slot, s.verb, s.requeue)
 			}
 			q.served(t)
@@ -164,15 +233,15 @@ func (ch *Channel) finish(now int) {
 		}
 		ch.roomier(t)
 		clear(list)
-		ch.settling = list[:0]
+		ch.settling.list = kept(list)
 	}
-	if len(ch.whole) > 0 {
+	if whole := ch.settling.whole; len(whole) > 0 {
 		t := ch.conn.begin()
-		for i := range ch.whole {
-			ch.settleAll(t, ch.whole[i], now)
-			ch.whole[i] = settleAll{}
+		for i := range whole {
+			ch.settleAll(t, whole[i], now)
+			whole[i] = settleAll{}
 		}
-		ch.whole = ch.whole[:0]
+		ch.settling.whole = whole[:0]
 	}
 }
 
@@ -217,6 +286,19 @@ func (ch *Channel) roomier(t *turn) {
 			c.wake(t)
 		}
 	}
+}
+
+// giveBack requeues what a channel held that is closed: all of a queue at once, as RabbitMQ does.
+func (ch *Channel) giveBack(t *turn, left unacked) {
+	if left.live > settleNow {
+		ch.settleAll(t, settleAll{left: left, verb: VerbNack, requeue: true}, settleNow)
+		return
+	}
+	for left.trim(); left.live > 0; {
+		ch.settling.list = append(ch.settling.list, settling{slot: left.pop(), verb: VerbNack, requeue: true})
+	}
+	slices.SortStableFunc(ch.settling.list, func(a, b settling) int { return byQueue(&a, &b) })
+	ch.finish(settleNow)
 }
 
 // settleAll is a ring of deliveries that have one fate.

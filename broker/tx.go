@@ -1,14 +1,16 @@
 package broker
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/journal"
 )
 
-// maxTx is how many publishes and settlements one transaction may hold; the client that goes on
-// gets a resource error.
+// maxTx is how many publishes one transaction may hold; the client that goes on gets a resource error. What it
+// settles is bounded as all unacked deliveries of the channel are, of which it is a part until the commit.
 const maxTx = 1 << 20
 
 const (
@@ -18,14 +20,11 @@ const (
 	maxTxTail  = 1 << 10
 )
 
-// transaction holds a channel's publishes and settlements until commit (0-9-1's tx class). Messages
-// are routed when published. Owned by the connection's reader.
+// transaction holds a channel's publishes until commit (0-9-1's tx class); its settlements are in Channel.inTx.
+// Messages are routed when published. Owned by the connection's reader.
 type transaction struct {
 	pubs  []publish
-	ops   []op
 	bytes int64 // what its publishes take in the journal
-	// named are the single tags in ops, so that a second settlement of one is an error at once.
-	named map[uint64]struct{}
 }
 
 // TxSelect makes the channel transactional; again is a no-op. Errors: PreconditionFailed in
@@ -38,7 +37,7 @@ func (ch *Channel) TxSelect() *Error {
 		return refuse(PreconditionFailed, "cannot switch from confirm to tx mode")
 	}
 	if ch.tx == nil {
-		ch.tx = &transaction{named: make(map[uint64]struct{})}
+		ch.tx = new(transaction)
 		ch.peer.Lock()
 		ch.mode = ModeTx
 		ch.peer.Unlock()
@@ -144,10 +143,12 @@ func (ch *Channel) TxCommit() *Error {
 		i = j
 	}
 	tx.dropPublishes(ch)
+	ch.peer.Lock()
+	ch.settling, ch.inTx = ch.inTx, settlements{}
 	ch.txOps.Store(0)
-	_, err := ch.resolve(tx.ops)
-	tx.ops = tx.ops[:0]
-	clear(tx.named)
+	ch.countAcks()
+	ch.peer.Unlock()
+	arrangeTx(ch.settling.list)
 	ch.finish(math.MaxInt)
 	pos := journal.Position(0)
 	if t.batch != nil {
@@ -156,11 +157,7 @@ func (ch *Channel) TxCommit() *Error {
 		b.committing.RUnlock()
 	}
 	if partial {
-		err = refuse(PreconditionFailed, "partial tx completion")
-	}
-	if err != nil {
-		ch.failed = VerbNone
-		return err
+		return refuse(PreconditionFailed, "partial tx completion")
 	}
 	ch.peer.Lock()
 	ch.pledge(pledge{pos: pos, tx: true})
@@ -200,9 +197,38 @@ func (ch *Channel) rollback() {
 		ch.tx.pubs[i].msg.Release()
 	}
 	ch.tx.dropPublishes(ch)
+	ch.peer.Lock()
+	ch.putBack()
+	ch.peer.Unlock()
+}
+
+// putBack makes what the transaction took off the ring outstanding again. Peer locked.
+func (ch *Channel) putBack() {
+	n := int(ch.txOps.Load())
+	if n == 0 {
+		return
+	}
+	all := make([]slot, 0, n+ch.unacked.live)
+	for i := range ch.inTx.list {
+		all = append(all, ch.inTx.list[i].slot)
+	}
+	rings := []unacked{ch.unacked.takeAll()}
+	for _, w := range ch.inTx.whole {
+		rings = append(rings, w.left)
+	}
+	for i := range rings {
+		for rings[i].trim(); rings[i].live > 0; {
+			all = append(all, rings[i].pop())
+		}
+	}
+	slices.SortFunc(all, func(a, b slot) int { return cmp.Compare(a.tag, b.tag) })
+	for i := range all {
+		s := &all[i]
+		ch.unacked.push(s.tag, s.q, s.c, &s.e, s.at)
+	}
+	ch.inTx = settlements{}
 	ch.txOps.Store(0)
-	ch.tx.ops = ch.tx.ops[:0]
-	clear(ch.tx.named)
+	ch.lateFrom = 0 // one of them may be late
 }
 
 // dropPublishes forgets the publishes, whose references are given away.
@@ -237,20 +263,27 @@ func (tx *transaction) addPublish(ch *Channel, p publish) *Error {
 	return nil
 }
 
-func (tx *transaction) addOp(ch *Channel, o op) *Error {
-	if len(tx.ops) >= maxTx {
-		return refuse(ResourceError, "transaction holds more than %d settlements", maxTx)
-	}
-	if !o.multiple || o.tag != 0 {
-		ch.peer.Lock()
-		unknown := ch.unacked.find(o.tag) < 0
-		ch.peer.Unlock()
-		if _, again := tx.named[o.tag]; unknown || again && !o.multiple {
-			return refuse(PreconditionFailed, "unknown delivery tag %d", o.tag)
+// addTxOp takes what o names off the ring until the commit carries it out, so that nothing else settles it. Error:
+// PreconditionFailed (an unknown tag).
+func (ch *Channel) addTxOp(o op) *Error {
+	ch.peer.Lock()
+	before := ch.unacked.live
+	_, err := ch.resolve([]op{o}, &ch.inTx)
+	ch.txOps.Add(int32(before - ch.unacked.live))
+	ch.peer.Unlock()
+	ch.failed = VerbNone // the error is the verb's own
+	return err
+}
+
+// arrangeTx puts what a transaction settles in the order of RabbitMQ: neighbours with one fate are settled together.
+func arrangeTx(list []settling) {
+	for i := 0; i < len(list); {
+		j := i + 1
+		for j < len(list) && list[j].requeue == list[i].requeue && (list[j].verb == VerbAck) == (list[i].verb == VerbAck) {
+			j++
 		}
-		tx.named[o.tag] = struct{}{}
+		arrange(list[i:j])
+		list[i].apart = true
+		i = j
 	}
-	tx.ops = append(tx.ops, o)
-	ch.txOps.Store(int32(len(tx.ops)))
-	return nil
 }

@@ -1,13 +1,20 @@
 package broker
 
+import "github.com/firemq/firemq/frames/table"
+
 // What a client began and has not finished takes memory that no queue shows and no consumer frees: a
 // message half sent, a frame half sent, a transaction not committed. Together they may take a share of the
 // memory limit, so that the rest is for messages that can be consumed; who would take more loses the
-// connection with a resource error.
+// connection with a resource error. What a client says of itself at the login counts too.
 
-// unfinishedFree is what each connection may hold whatever others do, in bytes: the last bytes of one read
-// are mostly the start of a message.
-const unfinishedFree = 64 << 10
+// Each connection may hold unfinishedFree bytes whatever others do: the last bytes of one read are mostly the start of
+// a message. When there are so many that this is more than the limit, each has an equal part of that, and leastFree.
+// Properties of propertiesFree bytes, as any client library has, are not counted.
+const (
+	unfinishedFree = 64 << 10
+	leastFree      = 4 << 10
+	propertiesFree = 16 << 10
+)
 
 // LimitUnfinished bounds, in bytes, what all connections together hold of unfinished messages, frames and
 // transactions; 0: no bound. Any goroutine.
@@ -19,14 +26,41 @@ func (c *Conn) Hold(n int64) *Error {
 	if c.quiet || n == 0 {
 		return nil
 	}
-	sum := c.b.unfinished.Add(n)
-	c.held += n
 	if n > 0 && !c.b.grow(n) {
 		c.await(PauseGrowth)
 	}
-	if limit := c.b.unfinishedLimit.Load(); n > 0 && limit > 0 && sum > limit && c.held > unfinishedFree && sum > c.held {
-		c.b.unfinished.Add(-n)
-		c.held -= n
+	free := int64(unfinishedFree)
+	if limit := c.b.unfinishedLimit.Load(); n > 0 && limit > 0 {
+		conns := c.b.counters.ConnectionsOpened.Load() - c.b.counters.ConnectionsClosed.Load()
+		free = min(free, max(limit/max(int64(conns), 1), leastFree))
+	}
+	return c.b.hold(&c.held, n, free)
+}
+
+// HoldGuest is Conn.Hold for a client that has not logged in and holds *held: n bytes more, or less. What it holds is
+// given back before Connect. By the connection's reader.
+func (b *Broker) HoldGuest(held *int64, n int64) *Error {
+	if n > 0 {
+		b.grow(n) // who is not logged in cannot be paused: it has a few seconds, and the limit
+	}
+	return b.hold(held, n, 0)
+}
+
+// PropertiesMemory is what counts of a client's properties, in bytes.
+func PropertiesMemory(t table.Table) int64 {
+	if n := tableMemory(t); n > propertiesFree {
+		return n
+	}
+	return 0
+}
+
+// hold counts n bytes for who holds *held, of which so many are free.
+func (b *Broker) hold(held *int64, n, free int64) *Error {
+	sum := b.unfinished.Add(n)
+	*held += n
+	if limit := b.unfinishedLimit.Load(); n > 0 && limit > 0 && sum > limit && *held > free && sum > *held {
+		b.unfinished.Add(-n)
+		*held -= n
 		return refuse(ResourceError, "unfinished messages of all connections take more than %d bytes", limit)
 	}
 	return nil

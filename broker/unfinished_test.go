@@ -1,10 +1,12 @@
 package broker
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/pool"
 )
 
@@ -47,6 +49,60 @@ func TestUnfinishedIsBounded(t *testing.T) {
 	b.LimitUnfinished(0)
 	c.ok(c.Hold(1 << 40))
 	d.ok(d.Hold(1 << 40))
+}
+
+// What is free to each connection is little when there are many, and nothing for those that have not logged in. What
+// a client says of itself counts when it is long.
+func TestUnfinishedOfManyIsBounded(t *testing.T) {
+	const limit = 1_000_000
+	b := memoryBroker(t, Options{})
+	b.LimitUnfinished(limit)
+	text := fmt.Sprint("unfinished messages of all connections take more than ", limit, " bytes")
+	var all []*client
+	for range 50 {
+		all = append(all, connect(t, b))
+	}
+	for _, c := range all {
+		c.ok(c.Hold(limit / 50))
+	}
+	last := all[49]
+	last.refused(last.Hold(leastFree), ResourceError, text)
+	var guest int64
+	last.refused(b.HoldGuest(&guest, 1), ResourceError, text)
+	last.ok(last.Hold(-100_000 / 50))
+	last.ok(b.HoldGuest(&guest, 2000))
+	last.refused(b.HoldGuest(&guest, 1), ResourceError, text)
+	last.ok(b.HoldGuest(&guest, -guest))
+
+	long := table.Table{{Name: "product", Value: table.StringValue(strings.Repeat("x", propertiesFree))}}
+	login := func(properties table.Table) (*Conn, *Error) {
+		user, e := b.Login("guest", "guest", &ConnInfo{})
+		last.ok(e)
+		return b.Connect(user, last.peer, &ConnInfo{VHost: "/", Properties: properties})
+	}
+	_, e := login(long)
+	last.refused(e, ResourceError, text)
+	short := long[0].Value.Str[:1000]
+	c, e := login(table.Table{{Name: "product", Value: table.StringValue(short)}})
+	last.ok(e)
+	c.Close()
+	for _, c := range all {
+		c.Close()
+	}
+	c, e = login(long)
+	last.ok(e)
+	if n := b.unfinished.Load(); n < propertiesFree || n > 2*propertiesFree {
+		t.Errorf("%d bytes are held", n)
+	}
+	c.Close()
+	user, e := b.Login("guest", "guest", &ConnInfo{})
+	last.ok(e)
+	if _, e := b.Connect(user, last.peer, &ConnInfo{VHost: "/missing/", Properties: long}); e == nil {
+		t.Error("a vhost that is not there")
+	}
+	if n := b.unfinished.Load(); n != 0 {
+		t.Errorf("%d bytes are held by nobody", n)
+	}
 }
 
 // A channel has a bound of unacknowledged deliveries beside its prefetch: consumers wait, and a get is

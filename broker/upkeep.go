@@ -12,7 +12,7 @@ import (
 
 // upkeep does, on one goroutine and in small pieces, what nobody waits for: it settles and
 // releases the backlogs of purged and deleted queues, settles very many deliveries at a time, compacts
-// the journal and writes checkpoints.
+// the journal, writes checkpoints and looks for deliveries that wait for too long.
 type upkeep struct {
 	b    *Broker
 	wake chan struct{} // holds one token: there is something to do
@@ -111,6 +111,7 @@ func (u *upkeep) tick() {
 	defer u.working.Unlock()
 	u.moved = 0
 	u.all()
+	u.b.lookForLate(u.b.opt.Now())
 	if u.b.journal != nil {
 		u.stuck, _ = u.b.journal.Wasteful(1)
 	}

@@ -266,6 +266,7 @@ type ConsumerView struct {
 	Active     bool
 	Single     bool // its queue has single active consumer
 	Args       table.Table
+	Timeout    int64 // for acknowledgements, ms; 0: none
 	Channel    uint16
 	User       string
 	Connection *ConnInfo
@@ -279,7 +280,7 @@ func (q *Queue) Consumers() []ConsumerView {
 	for c := range q.members {
 		list = append(list, ConsumerView{
 			Tag: c.Tag, VHost: q.vhost, Queue: q.name, NoAck: c.NoAck, Exclusive: c.Exclusive,
-			Prefetch: c.Prefetch, Active: active == nil || &c.Consumer == active, Single: active != nil, Args: c.Args,
+			Prefetch: c.Prefetch, Active: active == nil || &c.Consumer == active, Single: active != nil, Args: c.Args, Timeout: q.ackTimeout(c),
 			Channel: c.ch.number, User: c.ch.conn.User(), Connection: &c.ch.conn.info,
 		})
 	}

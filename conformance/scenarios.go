@@ -61,6 +61,13 @@ var scenarios = []scenario{
 	{"interop-amqp-to-fire", "a message from AMQP: body, properties, headers of every type", "", interopAMQPToFire},
 	{"interop-fire-to-amqp", "a message to AMQP: body, properties, headers", "", interopFireToAMQP},
 
+	{"delayed-message", "x-delay, in every exchange and in that of the type x-delayed-message", "", delayedMessage},
+	{"delayed-until", "x-delay-until, from both protocols", "", delayedUntil},
+	{"delivery-limit", "x-delivery-count, and the dead letter", "", deliveryLimit},
+	{"deduplication", "by header, by message id, across protocols, and by an exchange", "", deduplication},
+	{"consistent-hash", "one queue for each key or header", "", consistentHash},
+	{"acknowledgement-timeout", "a late subscription is cancelled, and what it held comes again", "", acknowledgementTimeout},
+
 	{"heartbeat", "an idle connection lives longer than two intervals", "", heartbeat},
 	{"flow", "publishes wait while the broker says pause", "", flow},
 	{"unknown-fields", "header keys of later versions are ignored", "", unknownFields},

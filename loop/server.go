@@ -36,6 +36,9 @@ type Options struct {
 	// Admitted is called with each connection that a listener accepted and says how long that listener rests
 	// before it takes the next; nil: not at all. WebSockets, which no listener of ours accepts, queue up for it.
 	Admitted func() time.Duration
+	// Handshake is called with the time that TLS handshakes took of a processor, 0 for none, and says how long a
+	// TLS listener rests before it takes the next connection; nil: not at all. Any goroutine.
+	Handshake func(took time.Duration) time.Duration
 	// Goroutines makes plain TCP use a goroutine for each connection where event loops would do.
 	Goroutines bool
 	// Log gets what operators must know; default slog.Default.
@@ -74,6 +77,7 @@ type Server struct {
 	acceptors sync.WaitGroup // and handshakes
 	accepting chan struct{}  // closed by CloseListeners
 	upgrading chan struct{}  // has an element while a WebSocket waits to be taken
+	computing chan struct{}  // has an element for each TLS handshake that computes; as many as processors
 	readers   sync.WaitGroup // goroutines of goroutine connections
 	ticker    sync.WaitGroup
 	stopTick  chan struct{}
@@ -106,7 +110,7 @@ func New(opt Options) (*Server, error) {
 	if opt.Low > opt.High {
 		return nil, fmt.Errorf("loop: low-water mark %d is above the high-water mark %d", opt.Low, opt.High)
 	}
-	s := &Server{opt: opt, maxConns: opt.MaxConns, loops: make([]meter, opt.Loops), accepting: make(chan struct{}), upgrading: make(chan struct{}, 1), stopTick: make(chan struct{})}
+	s := &Server{opt: opt, maxConns: opt.MaxConns, loops: make([]meter, opt.Loops), accepting: make(chan struct{}), upgrading: make(chan struct{}, 1), computing: make(chan struct{}, runtime.GOMAXPROCS(0)), stopTick: make(chan struct{})}
 	if !opt.Goroutines {
 		var err error
 		if s.engine, err = newEngine(s); err != nil {
@@ -121,10 +125,19 @@ func New(opt Options) (*Server, error) {
 // each to h. It returns the bound address, or what kept it from binding: syscall.EADDRINUSE is
 // found in it by errors.Is.
 func (s *Server) Listen(network, addr string, h Handler) (net.Addr, error) {
-	return s.listen(network, addr, func(nc net.Conn) error { return s.serve(nc, h) })
+	return s.listen(network, addr, func(nc net.Conn) error { return s.serve(nc, h) }, s.admitted)
 }
 
-func (s *Server) listen(network, addr string, serve func(net.Conn) error) (net.Addr, error) {
+// admitted is Options.Admitted.
+func (s *Server) admitted() time.Duration {
+	if s.opt.Admitted == nil {
+		return 0
+	}
+	return s.opt.Admitted()
+}
+
+// listen has connections taken by serve; rested says how long to rest after each.
+func (s *Server) listen(network, addr string, serve func(net.Conn) error, rested func() time.Duration) (net.Addr, error) {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
 	default:
@@ -141,12 +154,12 @@ func (s *Server) listen(network, addr string, serve func(net.Conn) error) (net.A
 		return nil, fmt.Errorf("listen on %s: %w", addr, ErrServerClosed)
 	}
 	s.listeners = append(s.listeners, ln)
-	s.acceptors.Go(func() { s.accept(ln, serve) })
+	s.acceptors.Go(func() { s.accept(ln, serve, rested) })
 	s.mu.Unlock()
 	return ln.Addr(), nil
 }
 
-func (s *Server) accept(ln net.Listener, serve func(net.Conn) error) {
+func (s *Server) accept(ln net.Listener, serve func(net.Conn) error, rested func() time.Duration) {
 	for {
 		nc, err := ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -156,15 +169,10 @@ func (s *Server) accept(ln net.Listener, serve func(net.Conn) error) {
 			err = serve(nc)
 		}
 		rest := acceptPause
-		switch {
-		case err != nil:
+		if err != nil {
 			s.logAccept("cannot take a connection, trying again", "listener", ln.Addr(), "err", err)
-		case s.opt.Admitted == nil:
+		} else if rest = rested(); rest <= 0 {
 			continue
-		default:
-			if rest = s.opt.Admitted(); rest <= 0 {
-				continue
-			}
 		}
 		select {
 		case <-s.accepting:
@@ -296,6 +304,13 @@ func (s *Server) SetMaxConns(n int) {
 	s.mu.Lock()
 	s.maxConns = n
 	s.mu.Unlock()
+}
+
+// Connections are those that count for the bound, and the bound; 0: there is none. Any goroutine.
+func (s *Server) Connections() (live, most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live, s.maxConns
 }
 
 // Rejected counts the connections closed because there were MaxConns. Any goroutine.

@@ -28,7 +28,15 @@ func (s *Server) ListenTLS(network, addr string, config *tls.Config, h Handler) 
 	return s.listen(network, addr, func(nc net.Conn) error {
 		s.serveTLS(nc, config, h)
 		return nil
-	})
+	}, func() time.Duration { return max(s.admitted(), s.shook(0)) })
+}
+
+// shook is Options.Handshake.
+func (s *Server) shook(took time.Duration) time.Duration {
+	if s.opt.Handshake == nil {
+		return 0
+	}
+	return s.opt.Handshake(took)
 }
 
 // serveTLS starts the handshake. By an acceptor.
@@ -61,9 +69,13 @@ func (s *Server) serveTLS(nc net.Conn, config *tls.Config, h Handler) {
 // handshake makes nc a connection once it is encrypted.
 func (s *Server) handshake(nc net.Conn, config *tls.Config, h Handler) {
 	nc.SetDeadline(time.Now().Add(handshakeTimeout))
-	cork := &corked{Conn: nc}
+	turns := &shaking{Conn: nc, srv: s}
+	cork := &corked{Conn: turns}
 	secure := tls.Server(cork, config)
+	turns.begin()
 	err := secure.Handshake()
+	turns.rest()
+	cork.Conn = nc
 	s.mu.Lock()
 	if at := slices.Index(s.handshakes, nc); at >= 0 {
 		s.handshakes = slices.Delete(s.handshakes, at, at+1)
@@ -86,6 +98,38 @@ func (s *Server) handshake(nc net.Conn, config *tls.Config, h Handler) {
 		defer s.readers.Done()
 		t.read(ok, 0, t.received)
 	}()
+}
+
+// shaking is the socket of a handshake, which computes in turns: at most as many at once as there are processors,
+// so that no loop waits behind hundreds of them. One that waits for its client is not in the others' way; one that
+// waits for its turn does so while those before it compute.
+type shaking struct {
+	net.Conn
+	srv   *Server
+	since time.Time // its turn began
+}
+
+func (h *shaking) begin() {
+	h.srv.computing <- struct{}{}
+	h.since = time.Now()
+}
+
+func (h *shaking) rest() {
+	took := time.Since(h.since)
+	<-h.srv.computing
+	h.srv.shook(took)
+}
+
+func (h *shaking) Read(p []byte) (int, error) {
+	h.rest()
+	defer h.begin()
+	return h.Conn.Read(p)
+}
+
+func (h *shaking) Write(p []byte) (int, error) {
+	h.rest()
+	defer h.begin()
+	return h.Conn.Write(p)
 }
 
 // tlsStream is a stream inside TLS.

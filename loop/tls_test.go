@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -160,6 +161,113 @@ func TestTLSHandshakesThatStall(t *testing.T) {
 	s.Shutdown(ctx)
 	if took := time.Since(before); took > handshakeTimeout/2 {
 		t.Errorf("the shutdown took %s", took)
+	}
+}
+
+// hello is what a client says first.
+func hello(t testing.TB) []byte {
+	t.Helper()
+	here, there := net.Pipe()
+	go func() {
+		tls.Client(there, &tls.Config{InsecureSkipVerify: true}).Handshake() // which ends with the pipe
+		there.Close()
+	}()
+	defer here.Close()
+	head := make([]byte, 5) // of a TLS record: its length is in the last two
+	if _, err := io.ReadFull(here, head); err != nil {
+		t.Fatal(err)
+	}
+	rest := make([]byte, int(head[3])<<8|int(head[4]))
+	if _, err := io.ReadFull(here, rest); err != nil {
+		t.Fatal(err)
+	}
+	return append(head, rest...)
+}
+
+// So many handshakes compute at once as there are processors, whatever comes. Those that wait for their clients are
+// not among them, and what they took is told.
+func TestTLSHandshakesTakeTurns(t *testing.T) {
+	var took atomic.Int64
+	s := start(t, Options{Log: quiet, Handshake: func(d time.Duration) time.Duration {
+		took.Add(int64(d))
+		return 0
+	}})
+	var computing, most atomic.Int64
+	turns := make(chan struct{})
+	all := sync.OnceFunc(func() { close(turns) })
+	defer all() // the server waits for them
+	config := selfSigned(t)
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		n := computing.Add(1)
+		for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+		}
+		<-turns
+		computing.Add(-1)
+		return nil, nil
+	}
+	a, err := s.ListenTLS("tcp", "127.0.0.1:0", config, echo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, first := a.String(), hello(t)
+	shaking := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.handshakes)
+	}
+	clients := 8 * cap(s.computing)
+	for range clients {
+		if _, err := dial(t, addr).Write(first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all handshakes began", func() bool { return shaking() == clients })
+	eventually(t, "all turns are taken", func() bool { return computing.Load() == int64(cap(s.computing)) })
+	for range clients {
+		turns <- struct{}{}
+	}
+	if n := most.Load(); n != int64(cap(s.computing)) {
+		t.Errorf("%d handshakes computed at once, want %d", n, cap(s.computing))
+	}
+	eventually(t, "nobody computes", func() bool { return len(s.computing) == 0 })
+	if shaking() != clients {
+		t.Errorf("%d handshakes go on, want %d: their clients have not answered", shaking(), clients)
+	}
+	if took.Load() <= 0 {
+		t.Error("what the handshakes took is not told")
+	}
+	all()
+	nc := encrypt(t, dial(t, addr)) // others are served beside them
+	nc.Write([]byte("hello"))
+	if _, err := io.ReadFull(nc, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A TLS listener rests as long as Handshake says, other listeners do not.
+func TestTLSListenerRests(t *testing.T) {
+	const rest = 300 * time.Millisecond
+	s := start(t, Options{Log: quiet, Handshake: func(took time.Duration) time.Duration {
+		if took > 0 {
+			return 0
+		}
+		return rest
+	}})
+	secure, plain := listenTLS(t, s, echo), listen(t, s, echo)
+	begin := time.Now()
+	encrypt(t, dial(t, secure))
+	for range 10 {
+		c := dial(t, plain)
+		c.Write([]byte("x"))
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		encrypt(t, dial(t, secure))
+		if took, least := time.Since(begin), rest*time.Duration(i+1); took < least {
+			t.Errorf("connection %d was taken after %s, want %s at least", i+2, took, least)
+		}
 	}
 }
 

@@ -147,7 +147,7 @@ func (s *Server) queueUp() {
 		return
 	}
 	defer func() { <-s.upgrading }()
-	if rest := s.opt.Admitted(); rest > 0 {
+	if rest := s.admitted(); rest > 0 {
 		select {
 		case <-s.accepting:
 		case <-time.After(rest):

@@ -79,12 +79,8 @@ func (r *request) stop(control Control) error {
 	if err != nil {
 		return badRequest(err.Error())
 	}
-	c, ok := r.Conn().(*conn)
-	if !ok {
-		panic("BUG: a request on a connection that is not this server's")
-	}
 	r.s.mu.Lock()
-	c.then = stop
+	r.socket().then = stop
 	r.s.mu.Unlock()
 	r.SetConnectionClose()
 	return r.done(false)

@@ -62,6 +62,7 @@ func TestControl(t *testing.T) {
 			t.Errorf("%s: /fire answers %d", action, got)
 		}
 		c.want(503, "GET", "/health/checks/ready-to-serve-clients", nil)
+		c.want(503, "GET", "/health/checks/is-in-service", nil)
 		c.want(204, "POST", "/nodes/"+node+"/actions", object{"action": "resume"})
 		if got := fire(); got != open {
 			t.Errorf("after %s and resume /fire answers %d, before %d", action, got, open)

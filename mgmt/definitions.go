@@ -2,8 +2,13 @@ package mgmt
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"strconv"
 	"strings"
 
 	"github.com/firemq/firemq/broker"
@@ -57,7 +62,7 @@ func (s *Server) export() api.Definitions {
 	for _, v := range b.VHosts() {
 		m := b.VHostMeta(v)
 		d.VHosts = append(d.VHosts, api.VHostDefinition{
-			Name: v, Description: m.Description, Tags: append([]string{}, m.Tags...), Tracing: m.Tracing, Limits: map[string]int{},
+			Name: v, Description: m.Description, Tags: append([]string{}, m.Tags...), Tracing: m.Tracing, Limits: s.limitsOf(v),
 			Metadata: metadataOf(m),
 		})
 		s.addParts(&d.VHostParts, v)
@@ -65,9 +70,17 @@ func (s *Server) export() api.Definitions {
 	return d
 }
 
+// limitsOf is never nil.
+func (s *Server) limitsOf(vhost string) map[string]int {
+	if l := s.opt.Broker.VHostLimits(vhost); l != nil {
+		return l
+	}
+	return map[string]int{}
+}
+
 func metadataOf(m broker.VHostMeta) api.VHostMetadata {
 	return api.VHostMetadata{
-		Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: m.DefaultQueueType, Protected: m.Protected,
+		Description: m.Description, Tags: append([]string{}, m.Tags...), DefaultQueueType: cmp.Or(m.DefaultQueueType, "classic"), Protected: m.Protected,
 	}
 }
 
@@ -83,7 +96,8 @@ func (s *Server) exportVHost(name string) api.VHostDefinitions {
 	m := s.opt.Broker.VHostMeta(name)
 	d := api.VHostDefinitions{
 		RabbitVersion: compatibleVersion, RabbitMQVersion: compatibleVersion, ProductName: "FireMQ", ProductVersion: s.opt.Version,
-		Format: "single_virtual_host", OriginalVHost: name, Limits: map[string]int{},
+		Format: "single_virtual_host", OriginalVHost: name, Limits: s.limitsOf(name),
+		Explanation: "Definitions of virtual host '" + name + "'", Description: m.Description,
 		Metadata:   metadataOf(m),
 		VHostParts: newParts(),
 	}
@@ -140,28 +154,18 @@ func importAll(r *request) error { return r.importInto("") }
 
 func importVHost(r *request) error {
 	if r.known() != nil {
-		return missing
+		return errVHostMissing
 	}
 	return r.importInto(r.vars["vhost"])
 }
 
 func (r *request) importInto(vhost string) error {
 	p := r.PostBody()
-	if strings.HasPrefix(string(r.Request.Header.ContentType()), "multipart/form-data") {
-		f, err := r.FormFile("file")
-		if err != nil {
+	if kind := string(r.Request.Header.ContentType()); strings.HasPrefix(kind, "multipart/form-data") {
+		var err error
+		if p, err = uploaded(kind, p); err != nil {
 			return badRequest("failed_to_parse_json")
 		}
-		file, err := f.Open()
-		if err != nil {
-			return fmt.Errorf("open the uploaded file: %w", err)
-		}
-		defer file.Close()
-		var b bytes.Buffer
-		if _, err := b.ReadFrom(file); err != nil {
-			return fmt.Errorf("read the uploaded file: %w", err)
-		}
-		p = b.Bytes()
 	} else if k := r.Request.Header.ContentType(); len(k) > 0 && !jsonBody(r) && !bytes.HasPrefix(k, []byte("application/x-www-form-urlencoded")) {
 		return &failure{status: 415}
 	}
@@ -169,16 +173,53 @@ func (r *request) importInto(vhost string) error {
 	for _, w := range warnings {
 		r.s.opt.Log.Warn("definitions: " + w)
 	}
+	r.warn(warnings)
 	if err != nil {
 		return badRequest(err.Error())
 	}
 	return r.done(false)
 }
 
+// Bounds of the warnings in an answer: those of the clients of HTTP that know the least.
+const (
+	maxWarnings     = 40
+	maxWarningBytes = 4096
+)
+
+// warn shows warnings to who asked, in headers that RabbitMQ does not have: each a Go string literal in ASCII.
+func (r *request) warn(warnings []string) {
+	bytes := 0
+	for i, w := range warnings {
+		text := strconv.QuoteToASCII(w)
+		if bytes += len(text); i >= maxWarnings || bytes > maxWarningBytes {
+			r.Response.Header.Add(api.WarningHeader, strconv.QuoteToASCII(fmt.Sprintf("and %d more: see the broker's log", len(warnings)-i)))
+			return
+		}
+		r.Response.Header.Add(api.WarningHeader, text)
+	}
+}
+
+// uploaded is the part "file" of a form, as browsers send it.
+func uploaded(kind string, form []byte) ([]byte, error) {
+	_, params, err := mime.ParseMediaType(kind)
+	if err != nil {
+		return nil, err
+	}
+	for parts := multipart.NewReader(bytes.NewReader(form), params["boundary"]); ; {
+		part, err := parts.NextRawPart()
+		if err != nil {
+			return nil, err
+		}
+		if part.FormName() == "file" {
+			return io.ReadAll(part)
+		}
+	}
+}
+
 // Import makes what a definitions document of FireMQ or RabbitMQ says, in one vhost if that is named. What
 // exists stays, users, permissions, policies and parameters excepted: they are replaced. The whole document is
-// checked first: after an error, which names everything wrong, nothing has changed. Warnings say what means
-// nothing here and was left out.
+// checked first: after an error, which names everything wrong, nothing has changed. Warnings, 1,000 at most, say what was
+// skipped and why.
 func Import(b *broker.Broker, document []byte, vhost string) (warnings []string, err error) {
 	document = bytes.TrimPrefix(document, []byte("\xef\xbb\xbf"))
 	var doc map[string]any
@@ -192,14 +233,15 @@ func Import(b *broker.Broker, document []byte, vhost string) (warnings []string,
 	if len(m.faults) > 0 {
 		return nil, errors.New(strings.Join(m.faults, "; "))
 	}
-	return m.warnings, m.apply()
+	err = m.apply()
+	if m.unsaid > 0 {
+		m.warnings = append(m.warnings, fmt.Sprintf("and %d more", m.unsaid))
+	}
+	return m.warnings, err
 }
 
-// newVHost is a vhost of the file. One that does not say whether it is protected keeps that.
-type newVHost struct {
-	broker.VHostMeta
-	protects bool
-}
+// newVHost is what a file says of a vhost: each is one change.
+type newVHost []func(v *broker.VHostMeta)
 
 // importer is one import: what it has read and will make.
 type importer struct {
@@ -209,6 +251,7 @@ type importer struct {
 	users    map[string]bool
 	faults   []string
 	warnings []string
+	unsaid   int // warnings beyond those
 
 	newUsers    []auth.User
 	newVHosts   map[string]newVHost
@@ -233,6 +276,16 @@ func (m *importer) fault(format string, args ...any) {
 	if len(m.faults) < most {
 		m.faults = append(m.faults, fmt.Sprintf(format, args...))
 	}
+}
+
+// warn says what is skipped.
+func (m *importer) warn(format string, args ...any) {
+	const most = 1000
+	if len(m.warnings) >= most {
+		m.unsaid++
+		return
+	}
+	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
 }
 
 // section gives each object of a list to read.
@@ -303,6 +356,9 @@ func (m *importer) read(doc body) {
 			}
 		})
 	}
+	if m.only != "" {
+		m.readLimits(m.only, doc["limits"])
+	}
 	m.section(doc, "exchanges", m.readExchange)
 	m.section(doc, "policies", func(b body) { m.readPolicy(b, b, false) })
 	m.section(doc, "parameters", m.readParameter)
@@ -366,27 +422,71 @@ func (m *importer) readVHost(b body) {
 		}
 		return b[key]
 	}
-	var v newVHost
-	v.Description, _ = pick("description").(string)
-	tags, err := tagsOf(pick("tags"))
-	if err != nil {
-		m.fault("vhost '%s': tags are neither a list nor a string", name)
+	// What a file does not say of a vhost that exists, as those of older versions, stays.
+	var says newVHost
+	if d, ok := pick("description").(string); ok {
+		says = append(says, func(v *broker.VHostMeta) { v.Description = d })
 	}
-	v.Tags = tags
-	switch kind, _ := pick("default_queue_type").(string); kind {
-	case "", "undefined", "classic":
-	case "quorum":
-		v.DefaultQueueType = kind
-	default:
-		m.fault("vhost '%s': default queue type '%s' is not supported", name, kind)
+	if t := pick("tags"); t != nil {
+		tags, err := tagsOf(t)
+		if err != nil {
+			m.fault("vhost '%s': tags are neither a list nor a string", name)
+		}
+		says = append(says, func(v *broker.VHostMeta) { v.Tags = tags })
 	}
-	v.Tracing, _ = pick("tracing").(bool)
-	v.Protected, v.protects = pick("protected_from_deletion").(bool)
+	if kind, ok := pick("default_queue_type").(string); ok {
+		switch kind {
+		case "", "undefined", "classic":
+			kind = ""
+		case "quorum":
+		default:
+			m.fault("vhost '%s': default queue type '%s' is not supported", name, kind)
+		}
+		says = append(says, func(v *broker.VHostMeta) { v.DefaultQueueType = kind })
+	}
+	if on, ok := pick("tracing").(bool); ok {
+		says = append(says, func(v *broker.VHostMeta) { v.Tracing = on })
+	}
+	if on, ok := pick("protected_from_deletion").(bool); ok {
+		says = append(says, func(v *broker.VHostMeta) { v.Protected = on })
+	}
+	m.readLimits(name, b["limits"])
 	if m.newVHosts == nil {
 		m.newVHosts = make(map[string]newVHost)
 	}
-	m.newVHosts[name] = v
+	m.newVHosts[name] = append(m.newVHosts[name], says...)
 	m.vhosts[name] = true
+}
+
+// readLimits reads the limits of a vhost as a newer RabbitMQ has them beside the parameter of that name, which comes
+// later; what is empty says nothing.
+func (m *importer) readLimits(vhost string, v any) {
+	if l, ok := v.(map[string]any); ok && len(l) > 0 {
+		m.setLimits(vhost, l)
+	}
+}
+
+func (m *importer) setLimits(vhost string, value map[string]any) {
+	limits, err := limitsFrom(value)
+	if err != nil {
+		m.fault("limits of vhost '%s': %s", vhost, reasonOf(err))
+		return
+	}
+	if m.limits == nil {
+		m.limits = make(map[string]broker.Limits)
+	}
+	m.limits[vhost] = limits
+}
+
+// useless says why a policy's key means nothing here.
+func useless(key string) string {
+	switch {
+	case strings.HasPrefix(key, "ha-") || key == "queue-master-locator":
+		return "there are no mirrored queues"
+	case strings.HasPrefix(key, "federation-"):
+		return "there is no federation"
+	}
+	return "it means nothing here"
 }
 
 func (m *importer) readPermissions(doc body) {
@@ -455,9 +555,16 @@ func (m *importer) readPolicy(b, value body, operator bool) {
 			}
 		}
 		if out != nil {
-			m.warnings = append(m.warnings, fmt.Sprintf("policy '%s' in vhost '%s': %s was left out: it means nothing here", name, vhost, strings.Join(out, ", ")))
+			kind := "policy"
+			if operator {
+				kind = "operator policy"
+			}
 			if len(known) == 0 {
+				m.warn("%s '%s' in vhost '%s' was skipped (%s): %s", kind, name, vhost, strings.Join(out, ", "), useless(out[0]))
 				return
+			}
+			for _, k := range out {
+				m.warn("%s '%s' in vhost '%s' goes without %s: %s", kind, name, vhost, k, useless(k))
 			}
 			copied := make(body, len(value))
 			for k, v := range value {
@@ -497,17 +604,9 @@ func (m *importer) readParameter(b body) {
 			m.fault("limits of vhost '%s' are no object", vhost)
 			return
 		}
-		limits, err := limitsFrom(value)
-		if err != nil {
-			m.fault("limits of vhost '%s': %s", vhost, reasonOf(err))
-			return
-		}
-		if m.limits == nil {
-			m.limits = make(map[string]broker.Limits)
-		}
-		m.limits[vhost] = limits
+		m.setLimits(vhost, value)
 	default:
-		m.warnings = append(m.warnings, fmt.Sprintf("parameter '%s' of component '%s' in vhost '%s' was left out: there is no such component", name, component, vhost))
+		m.warn("parameter '%s' of component '%s' in vhost '%s' was skipped: there is no such component", name, component, vhost)
 	}
 }
 
@@ -552,11 +651,15 @@ func (m *importer) readExchange(b body) {
 
 func (m *importer) readQueue(b body) {
 	name, ok := m.name(b, "queues", "name")
-	if !ok || strings.HasPrefix(name, "amq.") {
+	if !ok {
 		return
 	}
 	vhost, ok := m.vhost(b, "queues")
 	if !ok {
+		return
+	}
+	if strings.HasPrefix(name, "amq.") {
+		m.warn("queue '%s' in vhost '%s' was skipped: names that begin with 'amq.' are given by the broker", name, vhost)
 		return
 	}
 	d := broker.QueueDeclare{Name: name}
@@ -608,7 +711,7 @@ func (m *importer) readBinding(b body) {
 		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, reasonOf(err))
 		return
 	}
-	if err := route.CheckBinding(m.kindOf(r.VHost, source), r.Key, r.Args); err != nil {
+	if err := route.CheckBinding(m.kindOf(r.VHost, source), &r); err != nil {
 		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, err)
 		return
 	}
@@ -675,11 +778,9 @@ func (m *importer) apply() error {
 	for _, v := range sortedKeys(m.newVHosts) {
 		m.b.AddVHost(v)
 		refused(m.b.ChangeVHostMeta(v, func(old *broker.VHostMeta) {
-			n := m.newVHosts[v]
-			if !n.protects {
-				n.Protected = old.Protected
+			for _, change := range m.newVHosts[v] {
+				change(old)
 			}
-			*old = n.VHostMeta
 		}))
 	}
 	for _, p := range m.permissions {
@@ -766,8 +867,11 @@ func (m *importer) declare(vhost string) error {
 		} else {
 			e = c.BindQueue(r.Dest, r.Source, r.Key, r.Args)
 		}
-		// An end that does not exist: as in RabbitMQ, the binding is left out.
-		if e != nil && e.Kind != broker.NotFound {
+		switch {
+		case e == nil:
+		case e.Kind == broker.NotFound: // as in RabbitMQ
+			m.warn("binding of '%s' to '%s' with the key '%s' in vhost '%s' was skipped: %s", r.Dest, r.Source, r.Key, vhost, e.Text)
+		default:
 			errs = append(errs, e)
 		}
 	}

@@ -1,5 +1,31 @@
 package mgmt
 
+import "time"
+
+// The bounds that tests go to.
+const (
+	MaxOfOne = maxOfOne
+	MaxConns = maxConns
+)
+
+// ListenAt is Listen with other times for a header, a body and an answer.
+func ListenAt(addr string, o Options, header, body, answer time.Duration) (*Server, error) {
+	return listen(addr, o, pace{header: header, body: body, answer: answer, idle: usualPace.idle})
+}
+
+// Held is what requests hold of the budgets of bodies and answers now, in bytes.
+func (s *Server) Held() (bodies, answers int64) { return s.bodies.held.Load(), s.answers.held.Load() }
+
+// Connections are counted by the bounds.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// Garbage is what finished requests have held since memory was last given back, in bytes.
+func (s *Server) Garbage() int64 { return s.garbage.Load() }
+
 // Endpoint is one method of one path of the API.
 type Endpoint struct{ Method, Path string }
 
@@ -14,4 +40,16 @@ func AllEndpoints() []Endpoint {
 		}
 	}
 	return list
+}
+
+// Serving are the connections whose requests are under way.
+func (s *Server) Serving() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.stage == serving {
+			n++
+		}
+	}
+	return n
 }

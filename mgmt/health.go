@@ -10,6 +10,7 @@ import (
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/mgmt/api"
 )
 
 // machine is what the broker uses of its machine.
@@ -47,7 +48,8 @@ func (r *request) health(reason string, extras map[string]any) error {
 	return r.answer(status, m)
 }
 
-// healthy is for what nothing can be wrong with, in a vhost if the path names one.
+// healthy is for what nothing can be wrong with: while the API answers, all vhosts and what describes them are there, and
+// the one node leads every queue. In a vhost if the path names one.
 func healthy(r *request) error {
 	if err := r.known(); err != nil {
 		return err
@@ -95,33 +97,74 @@ func checkPort(r *request) error {
 
 // protocolAliases are other words for the protocols of listeners.
 var protocolAliases = map[string]string{
-	"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl", "management": "http", "fires": "fire/ssl",
+	"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp0.9.1": "amqp", "amqp0_9_1": "amqp", "amqps": "amqp/ssl", "fires": "fire/ssl",
+	"management": "http", "management_ui": "http", "ui": "http", "http_api": "http", "http1": "http", "http1.1": "http",
 }
 
+// checkProtocol wants listeners of each protocol of a list with commas.
 func checkProtocol(r *request) error {
-	name := strings.ToLower(r.vars["protocol"])
-	if a, ok := protocolAliases[name]; ok {
-		name = a
-	}
-	protocols := []string{}
+	active := []string{}
 	for _, l := range r.s.listeners() {
-		if l.Protocol == name {
-			return r.health("", map[string]any{"protocol": r.vars["protocol"]})
-		}
-		if !slices.Contains(protocols, l.Protocol) {
-			protocols = append(protocols, l.Protocol)
+		if !slices.Contains(active, l.Protocol) {
+			active = append(active, l.Protocol)
 		}
 	}
-	return r.health("No active listener", map[string]any{"missing": r.vars["protocol"], "protocols": protocols})
+	asked := r.vars["protocol"]
+	var missing []string
+	for name := range strings.SplitSeq(asked, ",") {
+		name = strings.ToLower(name)
+		if a, ok := protocolAliases[name]; ok {
+			name = a
+		}
+		if !slices.Contains(active, name) && !slices.Contains(missing, name) {
+			missing = append(missing, name)
+		}
+	}
+	if missing == nil {
+		// RabbitMQ has the second one since 4.1, and the first one before.
+		return r.health("", map[string]any{"protocol": asked, "protocols": active})
+	}
+	return r.health("No active listener", map[string]any{"missing": missing, "protocols": active})
+}
+
+func (s *Server) suspended() bool { return s.opt.Control != nil && s.opt.Control.Suspended() }
+
+// connectionsFull says whether one more client would be refused, and how many there are.
+func (s *Server) connectionsFull() (full bool, open int) {
+	if s.opt.Resources == nil {
+		return false, 0
+	}
+	r := s.opt.Resources()
+	return r.MaxConnections > 0 && r.Connections >= r.MaxConnections, r.Connections
+}
+
+const connectionsFullReason = "node connection limit is reached"
+
+func checkInService(r *request) error {
+	if r.s.suspended() {
+		return r.health("this rabbit node is not currently available to serve", nil)
+	}
+	return r.health("", nil)
+}
+
+func checkConnectionLimit(r *request) error {
+	if full, _ := r.s.connectionsFull(); full {
+		return r.health(connectionsFullReason, nil)
+	}
+	return r.health("", nil)
 }
 
 func checkServing(r *request) error {
-	for _, l := range r.s.listeners() {
-		if strings.HasPrefix(l.Protocol, "amqp") {
-			return r.health("", nil)
-		}
+	if r.s.suspended() {
+		return r.health("the rabbit node is not currently available to serve", nil)
 	}
-	return r.health("no active listeners for AMQP/AMQPS", nil)
+	if !slices.ContainsFunc(r.s.listeners(), func(l api.Listener) bool { return strings.HasPrefix(l.Protocol, "amqp") }) {
+		return r.health("no active listeners for AMQP/AMQPS", nil)
+	}
+	if full, open := r.s.connectionsFull(); full {
+		return r.health(connectionsFullReason, map[string]any{"connections": open})
+	}
+	return r.health("", nil)
 }
 
 // expiring is one listener whose certificate ends soon.
@@ -186,7 +229,18 @@ func checkNode(r *request) error {
 			return err
 		}
 	}
-	return healthy(r)
+	m := r.s.machine()
+	var alarms []string
+	if m.memoryAlarm {
+		alarms = append(alarms, "memory")
+	}
+	if m.diskAlarm {
+		alarms = append(alarms, "disk")
+	}
+	if alarms != nil {
+		return r.health("resource alarm(s) in effect:["+strings.Join(alarms, ",")+"]", nil)
+	}
+	return r.health("", nil)
 }
 
 // aliveQueue is what the aliveness test declares in a vhost; it stays.

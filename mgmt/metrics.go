@@ -516,6 +516,7 @@ func (s *Server) writeOwn(e *exposition) {
 	s.writeNetwork(e)
 	writePool(e)
 	c := s.opt.Broker.Counters()
+	e.one("firemq_acknowledgement_timeouts_total", "counter", "Deliveries that were not acknowledged in time", int64(c.AckTimeouts.Load()))
 	e.one("firemq_firehose_messages_total", "counter", "Messages copied to amq.rabbitmq.trace", int64(c.Traced.Load()))
 	e.one("firemq_firehose_messages_dropped_total", "counter", "Messages of traced vhosts that were not copied because of an alarm", int64(c.TraceDropped.Load()))
 	if s.opt.Spans != nil {

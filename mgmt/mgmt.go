@@ -15,10 +15,12 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -58,10 +60,11 @@ type Control interface {
 	Stop() (stop func(), err error)
 }
 
-// Resources are the limits of memory and disk, and the alarms.
+// Resources are the limits of memory, disk and connections, the alarms, and the connections of clients that count.
 type Resources struct {
-	MemoryLimit, DiskFreeLimit int64 // bytes, 0: none
-	MemoryAlarm, DiskAlarm     bool
+	MemoryLimit, DiskFreeLimit  int64 // bytes, 0: none
+	MemoryAlarm, DiskAlarm      bool
+	Connections, MaxConnections int // MaxConnections 0: no limit
 }
 
 // SpanStats are what became of spans since the start.
@@ -92,18 +95,14 @@ type Pauses struct {
 
 // Bounds of a request, felt by its sender.
 const (
-	maxBody     = 20 << 20 // of a request with good credentials
-	maxAnyBody  = 64 << 10 // of any other
 	maxHeader   = 16 << 10
-	readTimeout = 30 * time.Second
-	idleTimeout = time.Minute
-	maxConns    = 1024
 	acceptPause = 50 * time.Millisecond // after a failed accept
 )
 
 // Server is a running HTTP listener.
 type Server struct {
-	opt      Options   // immutable, like all up to mu
+	opt      Options // immutable, like all up to mu
+	pace     pace
 	started  time.Time // of the listener
 	listener net.Listener
 	http     *fasthttp.Server
@@ -111,39 +110,23 @@ type Server struct {
 	attempts *attempts
 	sampler  *sampler
 	quit     chan struct{} // closed by Close
+	sweep    chan struct{} // holds one token: there is garbage
 
-	running sync.WaitGroup // the acceptor and a goroutine for each connection
+	bodies, answers budget       // of all requests
+	garbage         atomic.Int64 // bytes that requests have held since the last sweep
+
+	running sync.WaitGroup // the acceptor, the sampler, the sweeper and a goroutine for each connection
 	open    sync.WaitGroup // every connection, hijacked ones too
 	mu      sync.Mutex
-	conns   map[net.Conn]struct{} // those that are not hijacked; guarded by mu
-	closed  bool                  // guarded by mu
-}
-
-// conn is a connection that is in Server.open until it is closed.
-type conn struct {
-	*net.TCPConn
-	once sync.Once
-	s    *Server
-	then func() // called when it is closed; nil: nothing. Guarded by Server.mu
-}
-
-func (c *conn) Close() (err error) {
-	c.once.Do(func() {
-		err = c.TCPConn.Close()
-		c.s.remove(c)
-		c.s.mu.Lock()
-		then := c.then
-		c.s.mu.Unlock()
-		c.s.open.Done()
-		if then != nil {
-			then()
-		}
-	})
-	return err
+	conns   map[*conn]struct{}   // those that are not hijacked; guarded by mu
+	byOwner map[netip.Prefix]int // how many of them; guarded by mu
+	closed  bool                 // guarded by mu
 }
 
 // Listen binds addr and serves it. Errors are those of the bind.
-func Listen(addr string, o Options) (*Server, error) {
+func Listen(addr string, o Options) (*Server, error) { return listen(addr, o, usualPace) }
+
+func listen(addr string, o Options, p pace) (*Server, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
@@ -155,24 +138,30 @@ func Listen(addr string, o Options) (*Server, error) {
 		o.Node = NodeName()
 	}
 	s := &Server{
-		opt: o, started: time.Now(), listener: l, router: newRouter(endpoints()), attempts: newAttempts(),
-		sampler: newSampler(o.Broker), quit: make(chan struct{}), conns: make(map[net.Conn]struct{}),
+		opt: o, pace: p, started: time.Now(), listener: l, router: newRouter(endpoints()), attempts: newAttempts(),
+		sampler: newSampler(o.Broker), quit: make(chan struct{}), sweep: make(chan struct{}, 1),
+		conns: make(map[*conn]struct{}), byOwner: make(map[netip.Prefix]int),
 	}
+	s.bodies.limit, s.answers.limit = s.share(bodiesShare), s.share(answersShare)
 	s.http = &fasthttp.Server{
 		Handler:            s.handler(),
 		Name:               "FireMQ",
 		Logger:             quiet{o.Log},
-		MaxRequestBodySize: maxBody,
+		MaxRequestBodySize: 1, // is read before the handler is called: the rest is up to receive
+		StreamRequestBody:  true,
 		ReadBufferSize:     maxHeader,
-		ReadTimeout:        readTimeout,
-		WriteTimeout:       readTimeout,
-		IdleTimeout:        idleTimeout,
-		HeaderReceived:     s.limits,
+		ReadTimeout:        p.header,
+		WriteTimeout:       p.answer,
+		IdleTimeout:        p.idle,
 		ErrorHandler:       unreadable,
+		ConnState:          s.state,
+
+		DisablePreParseMultipartForm: true,
 	}
 	s.ensureClusterID()
 	s.running.Go(s.accept)
 	s.running.Go(func() { s.sampler.run(s.quit) })
+	s.running.Go(s.sweeper)
 	return s, nil
 }
 
@@ -185,35 +174,13 @@ func NodeName() string {
 	return "firemq@" + host
 }
 
-// limits says how large a request's body may be, before it is read: large ones need credentials.
-func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	c := fasthttp.RequestConfig{MaxRequestBodySize: maxAnyBody}
-	if n := h.ContentLength(); n >= 0 && n <= maxAnyBody {
-		return c
-	}
-	// The address is not known here. Were wrong passwords not counted, large bodies would be a way to guess.
-	const anywhere = "large bodies"
-	name, password, present, err := credentials(h.Peek("Authorization"))
-	if err != nil || !present || s.attempts.blocked(anywhere) {
-		return c
-	}
-	u, err := s.opt.Broker.Users().Authenticate(name, password)
-	switch {
-	case err != nil:
-		s.attempts.failed(anywhere)
-	case opensAPI(u):
-		c.MaxRequestBodySize = maxBody
-	}
-	return c
-}
-
 // unreadable answers a request that could not be read.
 func unreadable(c *fasthttp.RequestCtx, err error) {
 	reason, status := "Malformed request", fasthttp.StatusBadRequest
 	var small *fasthttp.ErrSmallBuffer
 	switch {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		reason = "Exceeded HTTP request body size limit"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		reason, status = "The request comes too slowly", fasthttp.StatusRequestTimeout
 	case errors.As(err, &small):
 		reason, status = "Exceeded HTTP header size limit", fasthttp.StatusRequestHeaderFieldsTooLarge
 	}
@@ -243,30 +210,6 @@ func (s *Server) accept() {
 	}
 }
 
-// add serves a connection, or closes it: beyond the bound or after the end.
-func (s *Server) add(tcp *net.TCPConn) {
-	c := &conn{TCPConn: tcp, s: s}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || len(s.conns) >= maxConns {
-		tcp.Close()
-		return
-	}
-	s.conns[c] = struct{}{}
-	s.open.Add(1)
-	s.running.Go(func() {
-		if err := s.http.ServeConn(c); err != nil { // closes c, or whoever hijacked it does
-			s.opt.Log.Debug("http connection", "peer", c.RemoteAddr(), "error", err)
-		}
-	})
-}
-
-func (s *Server) remove(c net.Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
-}
-
 // Addr is the bound address.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
@@ -281,7 +224,7 @@ func (s *Server) Close() {
 	conns := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range conns {
-		c.Close()
+		c.cutOff()
 	}
 	s.listener.Close()
 	s.running.Wait()
@@ -294,13 +237,15 @@ func (s *Server) Wait() { s.open.Wait() }
 func (s *Server) handler() fasthttp.RequestHandler {
 	rest := fasthttp.CompressHandlerLevel(s.serve, fasthttp.CompressBestSpeed)
 	return func(c *fasthttp.RequestCtx) {
+		socket := c.Conn().(*conn)
+		s.enter(socket, serving)
 		if s.opt.Fire != nil && c.IsGet() && string(c.Path()) == "/fire" {
 			if s.opt.Control != nil && s.opt.Control.Suspended() {
 				c.Error("no clients are taken now\n", fasthttp.StatusServiceUnavailable)
 				return
 			}
 			if s.opt.Fire(c); c.Hijacked() {
-				s.remove(c.Conn()) // before its client knows: from its first byte on it is not Close's to cut off
+				s.remove(socket) // before its client knows: from its first byte on it is not Close's to cut off
 			}
 			return
 		}

@@ -22,6 +22,7 @@ var exchangeTypes = []api.ExchangeType{
 	{Name: "headers", Description: "routes by message headers", Enabled: true},
 	{Name: "topic", Description: "routes by patterns of words in the routing key", Enabled: true},
 	{Name: "x-consistent-hash", Description: "routes to one binding, by a hash", Enabled: true},
+	{Name: "x-local-random", Description: "routes to one queue, by chance", Enabled: true},
 	{Name: "x-random", Description: "routes to one binding, by chance", Enabled: true},
 	{Name: "x-message-deduplication", Description: "routes the first message with a key to every binding", Enabled: true},
 	{Name: "x-delayed-message", Description: "routes as its x-delayed-type does; delays as every exchange does", Enabled: true},

@@ -213,7 +213,7 @@ func purgeQueue(r *request) error {
 	})
 }
 
-// queueActions are those of mirrored queues, which are no queues of ours: they do nothing.
+// queueActions were those of mirrored queues: there is none any more, as in RabbitMQ 4.
 func queueActions(r *request) error {
 	if _, err := r.queueOf(); err != nil {
 		return err
@@ -229,10 +229,7 @@ func queueActions(r *request) error {
 	if err != nil {
 		return err
 	}
-	if action != "sync" && action != "cancel_sync" {
-		return badRequest([]string{"unknown", action})
-	}
-	return r.done(false)
+	return badRequest([]string{"unknown", action})
 }
 
 func listConsumers(r *request) error {
@@ -258,7 +255,7 @@ func (r *request) consumers(views []broker.ConsumerView) []api.Consumer {
 		list[i] = api.Consumer{
 			ConsumerTag: v.Tag, Queue: api.QueueName{Name: v.Queue, VHost: v.VHost}, AckRequired: !v.NoAck,
 			Exclusive: v.Exclusive, PrefetchCount: v.Prefetch, Active: v.Active, ActivityStatus: status,
-			Arguments: argumentMap(v.Args),
+			Arguments: argumentMap(v.Args), ConsumerTimeout: v.Timeout,
 			ChannelDetails: api.ChannelName{
 				Name: channelName(v.Connection, v.Channel), Number: v.Channel, Node: r.s.opt.Node, User: v.User,
 				ConnectionName: v.Connection.Name, PeerHost: host, PeerPort: port,

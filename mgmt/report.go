@@ -16,8 +16,9 @@ const (
 	// are longer for a moment, and consumers at their prefetch.
 	patience    = time.Minute
 	maxPatience = 24 * time.Hour
-	// consumerTimeout is when RabbitMQ gives up on a delivery.
-	consumerTimeout = 30 * time.Minute
+	// unackedLong is from when a delivery is reported that waits for its acknowledgement: a longer timeout, or none,
+	// lets it wait.
+	unackedLong = 30 * time.Minute
 	// maxFindings bounds a report; the rest is counted.
 	maxFindings = 500
 )
@@ -255,7 +256,7 @@ func (d *doctor) consumers(vhosts []string) {
 		case h.Full && ready > 0:
 			f.Severity, f.Code = api.Warning, "consumer-stuck"
 			f.Summary = fmt.Sprintf("A consumer at its prefetch limit has not acknowledged for %s, and %s.", lasted(held), count(ready, "message waits", "messages wait"))
-		case held >= consumerTimeout:
+		case held >= unackedLong:
 			f.Severity, f.Code = api.Note, "unacked-for-long"
 			f.Summary = fmt.Sprintf("A message has been unacknowledged for %s.", lasted(held))
 		default:

@@ -54,10 +54,11 @@ type client struct {
 	ch *broker.Channel
 }
 
-func (p *client) Flush()         {}
-func (p *client) Writable() bool { return true }
-func (p *client) Answered()      {}
-func (p *client) Unlock() bool   { p.Mutex.Unlock(); return false }
+func (p *client) Flush()               {}
+func (p *client) Writable() bool       { return true }
+func (p *client) Answered()            {}
+func (p *client) Late(*broker.Channel) {}
+func (p *client) Unlock() bool         { p.Mutex.Unlock(); return false }
 
 func (p *client) Pause(r broker.Reason) {
 	if p.paused.Or(uint32(r)) == 0 {

@@ -80,10 +80,14 @@ const challenge = `Basic realm="RabbitMQ Management"`
 func (r *request) ok(v any) error { return r.answer(fasthttp.StatusOK, v) }
 
 func (r *request) answer(status int, v any) error {
+	p := encode(nil, v, parseColumns(r.query("columns")))
+	if c := r.socket(); len(p) > freeBytes && !r.s.answers.take(&c.answer, int64(len(p))) {
+		return r.busy() // others do not read theirs
+	}
 	r.SetStatusCode(status)
 	r.SetContentType("application/json")
 	r.Response.Header.Set("Cache-Control", "no-cache")
-	r.Response.SetBodyRaw(encode(nil, v, parseColumns(r.query("columns"))))
+	r.Response.SetBodyRaw(p)
 	return nil
 }
 

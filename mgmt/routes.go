@@ -46,6 +46,7 @@ type endpoint struct {
 
 	parts []string // of path
 	typed bool     // bodies need the content type application/json
+	large bool     // bodies may be large
 }
 
 // handler finds the one of a method; nil: not allowed.
@@ -123,8 +124,20 @@ func (s *Server) serveAPI(c *fasthttp.RequestCtx) {
 			f = &failure{500, "internal_server_error", "see the broker's log"}
 		}
 		c.ResetBody()
+		r.drop()
 		r.write(f)
 	}
+}
+
+// mostBody is how large a body may be.
+func (e *endpoint) mostBody() int {
+	switch {
+	case e.large:
+		return maxBody
+	case e.write == public:
+		return maxLoginBody
+	}
+	return maxAnyBody
 }
 
 func (r *request) carryOut() error {
@@ -173,6 +186,11 @@ func (r *request) carryOut() error {
 	}
 	if e.typed && (method == "PUT" || method == "POST") && !jsonBody(r) {
 		return &failure{status: 415}
+	}
+	if method != "GET" && method != "HEAD" {
+		if err := r.receive(e.mostBody()); err != nil {
+			return err
+		}
 	}
 	if err := h(r); err != nil || method == "GET" || method == "HEAD" {
 		return err

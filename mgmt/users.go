@@ -189,13 +189,12 @@ func deleteUsers(r *request) error {
 		return badRequest([]string{"not_list", "users"})
 	}
 	for _, n := range names {
-		name, ok := n.(string)
-		if !ok {
+		if _, ok := n.(string); !ok {
 			return badRequest([]string{"not_string", "users"})
 		}
-		if !r.s.opt.Broker.DeleteUser(name) {
-			return badRequest([]string{"no_such_user", name})
-		}
+	}
+	for _, n := range names {
+		r.s.opt.Broker.DeleteUser(n.(string)) // who is gone already is what was asked for
 	}
 	return r.done(false)
 }
@@ -350,6 +349,9 @@ func putTopicPermission(r *request) error {
 			return badRequest([]string{"not_string", key})
 		}
 		*field = s
+	}
+	if _, ok := r.s.opt.Broker.Exchange(p.VHost, p.Exchange); !ok {
+		return badRequest([]string{"no_such_exchange", p.Exchange})
 	}
 	created, err := r.s.opt.Broker.Users().SetTopicPermission(p)
 	if err != nil {

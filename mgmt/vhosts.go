@@ -36,9 +36,6 @@ func octetsByVHost(conns []broker.ConnView) map[string]broker.Octets {
 func (r *request) vhost(w *view, traffic *broker.Traffic, octets broker.Octets, name string) api.VHost {
 	b := r.s.opt.Broker
 	m := b.VHostMeta(name)
-	if m.DefaultQueueType == "" {
-		m.DefaultQueueType = "classic"
-	}
 	metadata := metadataOf(m)
 	var sum lengths
 	for _, q := range b.Queues(name) {
@@ -49,7 +46,7 @@ func (r *request) vhost(w *view, traffic *broker.Traffic, octets broker.Octets, 
 	s := w.s.vhosts[name]
 	first := lengthFields + len(statNames)
 	v := api.VHost{
-		Name: name, Description: m.Description, Tags: metadata.Tags, DefaultQueueType: m.DefaultQueueType,
+		Name: name, Description: m.Description, Tags: metadata.Tags, DefaultQueueType: metadata.DefaultQueueType,
 		Metadata: metadata, Protected: m.Protected,
 		Tracing: m.Tracing, ClusterState: map[string]string{r.s.opt.Node: "running"},
 		Lengths: w.lengthsOf(s, sum),

@@ -42,50 +42,74 @@ const (
 type Buf struct {
 	B []byte // the n bytes asked for
 
-	// Companion belongs to whoever holds the buffer and stays with it from one lending to the
-	// next: an object that is always used together with a buffer costs no pool of its own.
-	Companion any
-
-	refs  atomic.Int32
-	class int8 // index into pools, -1 when not pooled
-	use   Use  // of this lending
+	refs  int32 // atomic while the buffer is lent
+	class int8  // index into pools, -1 when not pooled
+	use   Use   // of this lending
 }
 
-// overhead is what a buffer takes beside its bytes: itself and, in a message, the Companion.
-const overhead = 112
+// overhead is what a buffer takes beside its bytes: itself, as a part of a message.
+const overhead = 80
 
-var pools [classes]sync.Pool
+// pools are those of messages, whose buffers Embed has made, and those of all others.
+var pools [2][classes]sync.Pool
+
+func (u Use) pools() *[classes]sync.Pool {
+	if u == Messages {
+		return &pools[1]
+	}
+	return &pools[0]
+}
+
+// message makes a buffer for Messages, see Embed.
+var message = func() *Buf { return new(Buf) }
+
+// Embed has every buffer for Messages made by fresh: as a zero part of a larger object, which whoever lends
+// the buffer lends with it. Both then lie side by side in memory and cost one pool. To be called once, before the first Get:
+// from an initialisation.
+func Embed(fresh func() *Buf) { message = fresh }
 
 // Get lends a buffer of n bytes with undefined content and one reference.
 func Get(n int, use Use) *Buf {
 	c := classOf(n)
-	if c < 0 {
-		oversize.Add(1)
-		b := &Buf{B: make([]byte, n), class: -1, use: use}
-		b.refs.Store(1)
-		lent(1)
-		count(use, 1, cap(b.B))
-		return b
+	var b *Buf
+	if c >= 0 {
+		b, _ = use.pools()[c].Get().(*Buf)
 	}
-	b, ok := pools[c].Get().(*Buf)
-	if !ok {
-		missed.Add(1)
-		b = &Buf{B: make([]byte, classSize(c)), class: int8(c)}
+	if b == nil {
+		b = fresh(n, c, use)
 	}
 	b.B, b.use = b.B[:n], use
-	b.refs.Store(1)
+	b.refs = 1 // nobody else has it: without a locked instruction, which would wait for all that was written before
 	lent(1)
 	count(use, 1, cap(b.B))
 	return b
 }
 
+// fresh makes a buffer of class c for n bytes.
+func fresh(n, c int, use Use) *Buf {
+	var b *Buf
+	if use == Messages {
+		b = message()
+	} else {
+		b = new(Buf)
+	}
+	if b.class = int8(c); c >= 0 {
+		n = classSize(c)
+		missed.Add(1)
+	} else {
+		oversize.Add(1)
+	}
+	b.B = make([]byte, n)
+	return b
+}
+
 // Retain adds a reference, RetainN n of them. The caller must hold one.
-func (b *Buf) Retain()       { b.refs.Add(1) }
-func (b *Buf) RetainN(n int) { b.refs.Add(int32(n)) }
+func (b *Buf) Retain()       { atomic.AddInt32(&b.refs, 1) }
+func (b *Buf) RetainN(n int) { atomic.AddInt32(&b.refs, int32(n)) }
 
 // Release gives one reference back; the caller must not touch b.B afterwards.
 func (b *Buf) Release() {
-	switch n := b.refs.Add(-1); {
+	switch n := atomic.AddInt32(&b.refs, -1); {
 	case n > 0:
 		return
 	case n < 0:
@@ -95,7 +119,7 @@ func (b *Buf) Release() {
 	count(b.use, -1, cap(b.B))
 	if b.class >= 0 {
 		b.B = b.B[:0]
-		pools[b.class].Put(b)
+		b.use.pools()[b.class].Put(b)
 	}
 }
 

@@ -99,6 +99,15 @@ func BenchmarkCache(b *testing.B) {
 			}
 		})
 	}
+	b.Run("any1000", func(b *testing.B) { // in no order that comes again
+		c := tab.NewCache("/")
+		b.ReportAllocs()
+		n := uint32(1)
+		for b.Loop() {
+			n = n*1664525 + 1013904223
+			c.Route(direct, keys[n>>22%1000])
+		}
+	})
 	b.Run("miss", func(b *testing.B) {
 		c := tab.NewCache("/")
 		topic, key := []byte("topic"), []byte("device.77778.xxxxxxxx")

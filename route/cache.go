@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/firemq/firemq/internal/prefetch"
 )
 
 // Bounds of a Cache. Who publishes with more keys, or to very many queues at once, feels a miss:
@@ -28,6 +30,7 @@ type Cache[Q comparable] struct {
 	w     walk[Q]
 
 	last     *Entry[Q] // the latest answer, nil if there is none
+	inTurn   bool      // the latest entry found in slots was the one that came after the one before it the last time, too
 	slots    []slot[Q] // open addressing: from hash & mask on, within cacheProbe slots
 	held     int       // queues and deps that entries in slots hold
 	victim   int       // rotates through the places of a full neighbourhood
@@ -54,7 +57,8 @@ type Entry[Q comparable] struct {
 	// the queues differ from message to message: Queues is empty, and RouteKeys finds them.
 	NeedsMessage bool
 
-	cut     uint32 // where in name the key begins, behind the exchange
+	cut     uint16 // where in name the key begins, behind the exchange
+	next    uint32 // the slot of the entry that was asked for after this one the last time
 	name    []byte // exchange, key
 	checked uint64 // the table's changes when deps were looked at last
 	deps    []dep
@@ -73,11 +77,38 @@ func (t *Table[Q]) NewCache(vhost string) *Cache[Q] {
 // Route finds where a message goes. exists is false, and the entry nil, when there is no such
 // exchange. The result is as good as a Route of the Table that began before this call returned.
 func (c *Cache[Q]) Route(exchange, key []byte) (e *Entry[Q], exists bool) {
-	if e := c.last; e != nil && e.is(exchange, key) && c.current(e) {
-		return e, true
+	if e := c.last; e != nil {
+		if e.is(exchange, key) && c.current(e) {
+			return e, true
+		}
+		if c.inTurn {
+			if f := c.after(e); f != nil && f.is(exchange, key) && c.current(f) {
+				return c.found(f), true
+			}
+		}
 	}
 	return c.lookup(exchange, key)
 }
+
+// after gives what is now in the slot of the entry that was asked for after e, nil if there is none. There are slots.
+func (c *Cache[Q]) after(e *Entry[Q]) *Entry[Q] {
+	return c.slots[e.next&uint32(len(c.slots)-1)].entry
+}
+
+// found makes e the latest answer. While keys come in turn, the memory of the entry that is probably the next one is asked
+// for: of thousands it is not in a near cache.
+func (c *Cache[Q]) found(e *Entry[Q]) *Entry[Q] {
+	c.last = e
+	if c.inTurn {
+		if f := c.after(e); f != nil {
+			prefetch.Lines(unsafe.Pointer(f), entryLines)
+		}
+	}
+	return e
+}
+
+// entryLines is how many cache lines an entry takes: its size does not depend on Q much, which is a pointer.
+const entryLines = int(unsafe.Sizeof(Entry[*int]{})+63) / 64
 
 // RouteKeys is RouteKeys of the Table, without the cache: for messages whose headers or properties
 // decide, and for those with several keys.
@@ -123,8 +154,12 @@ func (c *Cache[Q]) lookup(exchange, key []byte) (*Entry[Q], bool) {
 	h := (exHash^xxhash.Sum64(key))*0x9E3779B97F4A7C15 | 1
 	at := c.find(h)
 	if at != nil && at.entry != nil && at.entry.is(exchange, key) && c.current(at.entry) {
-		c.last = at.entry
-		return at.entry, true
+		if c.last != nil {
+			i := c.index(at)
+			c.inTurn = c.last.next == i
+			c.last.next = i
+		}
+		return c.found(at.entry), true
 	}
 	e := c.route(exchange, key, exHash)
 	if at != nil {
@@ -144,6 +179,11 @@ func (c *Cache[Q]) find(h uint64) *slot[Q] {
 		}
 	}
 	return nil
+}
+
+// index is the number of a slot.
+func (c *Cache[Q]) index(at *slot[Q]) uint32 {
+	return uint32((uintptr(unsafe.Pointer(at)) - uintptr(unsafe.Pointer(&c.slots[0]))) / unsafe.Sizeof(*at))
 }
 
 // keep puts e, which may be nil, where h was asked for before.
@@ -230,7 +270,7 @@ func (c *Cache[Q]) route(exchange, key []byte, exHash uint64) *Entry[Q] {
 		e.Queues, e.NeedsMessage = nil, true
 	}
 	e.name = append(append(e.nameRoom[:0], exchange...), key...)
-	e.cut = uint32(len(exchange))
+	e.cut = uint16(len(exchange))
 	e.deps = append(e.depRoom[:0], w.deps...)
 	clear(w.deps)
 	return e

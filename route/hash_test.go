@@ -239,7 +239,7 @@ func TestHashArguments(t *testing.T) {
 		"a": `The binding key must be an integer: <<"a">>`, "1_0": `The binding key must be an integer: <<"1_0">>`,
 	} {
 		text := ""
-		if err := CheckBinding(ConsistentHash, key, nil); err != nil {
+		if err := CheckBinding(ConsistentHash, &Binding{Key: key}); err != nil {
 			text = err.Error()
 		}
 		if text != want {
@@ -249,12 +249,19 @@ func TestHashArguments(t *testing.T) {
 }
 
 func TestRandom(t *testing.T) {
+	t.Run("x-random", func(t *testing.T) { testRandom(t, Random, "any") })
+	t.Run("x-local-random", func(t *testing.T) { testRandom(t, LocalRandom, "") })
+}
+
+func testRandom(t *testing.T, kind Kind, key string) {
 	tab := New[string]()
-	tab.AddExchange("/", "r", Random, nil)
+	tab.AddExchange("/", "r", kind, nil)
 	for i := range 3 {
 		q := fmt.Sprint("q", i)
 		tab.AddQueue("/", q, q)
-		tab.Bind(Binding{VHost: "/", Source: "r", Dest: q, Key: "any"})
+		if _, err := tab.Bind(Binding{VHost: "/", Source: "r", Dest: q, Key: key}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c := tab.NewCache("/")
 	reached := make(map[string]bool)
@@ -267,6 +274,24 @@ func TestRandom(t *testing.T) {
 			t.Fatalf("reached %v", got)
 		}
 		reached[got[0]] = true
+	}
+}
+
+func TestLocalRandomRefuses(t *testing.T) {
+	tab := New[string]()
+	tab.AddExchange("/", "r", LocalRandom, nil)
+	tab.AddExchange("/", "x", Fanout, nil)
+	tab.AddQueue("/", "q", "q")
+	for _, c := range []struct {
+		b    Binding
+		want string
+	}{
+		{Binding{VHost: "/", Source: "r", Dest: "q", Key: "k"}, "Non empty binding 'k' key not permitted"},
+		{Binding{VHost: "/", Source: "r", Dest: "x", ToExchange: true}, "Destination not found"},
+	} {
+		if _, err := tab.Bind(c.b); err == nil || err.Error() != c.want {
+			t.Errorf("%+v: %v, want %s", c.b, err, c.want)
+		}
 	}
 }
 

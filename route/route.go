@@ -43,11 +43,12 @@ const (
 	ConsistentHash
 	Random
 	Deduplication
+	LocalRandom
 )
 
 var kindNames = [...]string{
 	Direct: "direct", Fanout: "fanout", Topic: "topic", Headers: "headers", ConsistentHash: "x-consistent-hash", Random: "x-random",
-	Deduplication: "x-message-deduplication",
+	Deduplication: "x-message-deduplication", LocalRandom: "x-local-random",
 }
 
 // String is the type's name as exchange.declare spells it.
@@ -94,7 +95,7 @@ func newIndex[Q comparable](k Kind, args table.Table) (x index[Q], r reads, err 
 	case ConsistentHash:
 		on, err := newHashOn(args)
 		return &hashIndex[Q]{on: on}, on.reads(), err
-	case Random:
+	case Random, LocalRandom: // all is local here
 		return &randomIndex[Q]{}, readsChance, nil
 	case Deduplication:
 		window, err := newWindow(args)
@@ -135,18 +136,25 @@ func CheckExchange(k Kind, args table.Table) error {
 }
 
 // CheckBinding reports the error that Bind gives for an exchange of this type: an *ArgumentError.
-func CheckBinding(k Kind, key string, args table.Table) error {
-	_, _, err := readBinding(k, key, args)
+func CheckBinding(k Kind, def *Binding) error {
+	_, _, err := readBinding(k, def, def.Args)
 	return err
 }
 
 // readBinding reads what a binding says to its exchange's type.
-func readBinding(k Kind, key string, args table.Table) (r *rule, weight float64, err error) {
+func readBinding(k Kind, def *Binding, args table.Table) (r *rule, weight float64, err error) {
 	switch k {
 	case Headers:
 		r, err = newRule(args)
 	case ConsistentHash:
-		weight, err = weightOf(key)
+		weight, err = weightOf(def.Key)
+	case LocalRandom:
+		switch {
+		case def.Key != "":
+			err = &ArgumentError{"Non empty binding '" + def.Key + "' key not permitted"}
+		case def.ToExchange:
+			err = &ArgumentError{"Destination not found"} // of queues it looks among
+		}
 	}
 	return r, weight, err
 }

@@ -384,7 +384,7 @@ func (t *Table[Q]) Bind(def Binding) (added bool, err error) {
 		src:  src,
 		args: def.Args.Clone(),
 	}
-	if b.rule, b.weight, err = readBinding(src.kind, def.Key, b.args); err != nil {
+	if b.rule, b.weight, err = readBinding(src.kind, &def, b.args); err != nil {
 		return false, err
 	}
 	if !b.announce() {

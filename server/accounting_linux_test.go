@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +20,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/firemq/firemq/broker"
+	frames "github.com/firemq/firemq/frames/amqp"
+	"github.com/firemq/firemq/frames/fmq1"
 	"github.com/firemq/firemq/internal/rawamqp"
 	fire "github.com/firemq/firemq/sdk/go"
 )
@@ -155,15 +158,20 @@ func (b *testBroker) publishTo(queue string, n, size int, mode uint8) *amqp.Chan
 }
 
 // The memory that is accounted for grows as the resident memory does, within a tenth, whatever it is used for.
-// What the management API says of all kinds together is the resident memory.
+// So does the kind that a load is for, where it is one alone. What the management API says of all kinds together is the
+// resident memory.
 func TestMemoryIsAccounted(t *testing.T) {
+	messages := func(m *broker.Memory) int64 { return m.Messages }
+	queues := func(m *broker.Memory) int64 { return m.Queues }
+	topology := func(m *broker.Memory) int64 { return m.Topology }
 	for _, c := range []struct {
 		name string
 		load func(*testBroker)
+		kind func(*broker.Memory) int64 // what alone grows; nil: several do
 	}{
-		{"small messages", func(b *testBroker) { b.publish(150_000, 200, amqp.Transient) }},
-		{"messages", func(b *testBroker) { b.publish(15_000, 4000, amqp.Transient) }},
-		{"large messages", func(b *testBroker) { b.publish(15, 4<<20, amqp.Transient) }},
+		{"small messages", func(b *testBroker) { b.publish(150_000, 200, amqp.Transient) }, nil},
+		{"messages", func(b *testBroker) { b.publish(15_000, 4000, amqp.Transient) }, nil},
+		{"large messages", func(b *testBroker) { b.publish(15, 4<<20, amqp.Transient) }, messages},
 		{"unacknowledged", func(b *testBroker) {
 			ch := b.publish(100_000, 200, amqp.Transient)
 			list, err := ch.Consume("q", "", false, false, false, false, nil)
@@ -173,12 +181,12 @@ func TestMemoryIsAccounted(t *testing.T) {
 			for range 100_000 {
 				<-list
 			}
-		}},
+		}, nil},
 		{"backlog on disk", func(b *testBroker) {
 			for i := range 6 {
 				b.publishTo(fmt.Sprint("backlog.", i), 4000, 4000, amqp.Persistent)
 			}
-		}},
+		}, nil},
 		{"consumer that does not read", func(b *testBroker) {
 			for range 20 {
 				c := rawamqp.Consume(b.t, b.AMQP, "q", true)
@@ -193,18 +201,18 @@ func TestMemoryIsAccounted(t *testing.T) {
 			if _, err := ch.QueueDeclarePassive("q", false, false, false, false, nil); err != nil {
 				b.t.Fatal(err)
 			}
-		}},
+		}, nil},
 		{"half sent", func(b *testBroker) {
 			for range 6 {
 				ch := rawamqp.HalfSent(b.t, b.AMQP, 8<<20, 8<<20-1)
 				b.t.Cleanup(func() { ch.Close() })
 			}
-		}},
+		}, messages},
 		{"connections", func(b *testBroker) {
 			for range 2000 {
 				b.dial()
 			}
-		}},
+		}, nil},
 		{"connections over the FireMQ protocol", func(b *testBroker) {
 			for range 3000 {
 				c, err := fire.Dial(within(b.t), "fire://"+b.Fire)
@@ -213,7 +221,7 @@ func TestMemoryIsAccounted(t *testing.T) {
 				}
 				b.t.Cleanup(func() { c.Close() })
 			}
-		}},
+		}, nil},
 		{"queues", func(b *testBroker) {
 			ch := b.dial()
 			for i := range 10_000 {
@@ -221,7 +229,7 @@ func TestMemoryIsAccounted(t *testing.T) {
 					b.t.Fatal(err)
 				}
 			}
-		}},
+		}, queues},
 		{"bindings", func(b *testBroker) {
 			ch := b.dial()
 			if _, err := ch.QueueDeclare("q", false, false, false, false, nil); err != nil {
@@ -235,7 +243,67 @@ func TestMemoryIsAccounted(t *testing.T) {
 			if _, err := ch.QueueDeclarePassive("q", false, false, false, false, nil); err != nil {
 				b.t.Fatal(err)
 			}
-		}},
+		}, topology},
+		{"connections without a channel", func(b *testBroker) {
+			for range 3000 {
+				c, err := rawamqp.Connect(b.AMQP, "guest", nil, frames.IDConnectionOpenOk)
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				b.t.Cleanup(func() { c.Close() })
+			}
+		}, func(m *broker.Memory) int64 { return m.Connections }},
+		{"channels", func(b *testBroker) {
+			for range 10 {
+				c, err := rawamqp.Connect(b.AMQP, "guest", nil, frames.IDConnectionOpenOk)
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				b.t.Cleanup(func() { c.Close() })
+				for id := range uint16(1000) {
+					if _, err := c.Write((&frames.ChannelOpen{}).AppendFrame(nil, id+1)); err != nil {
+						b.t.Fatal(err)
+					}
+					rawamqp.Wait(b.t, c, frames.IDChannelOpenOk)
+				}
+			}
+		}, func(m *broker.Memory) int64 { return m.Channels }},
+		{"frames half sent", func(b *testBroker) {
+			const part = 16<<20 - 64<<10 // of the longest frame: the room that was made for it is full
+			for range 4 {
+				c, err := net.Dial("tcp", b.Fire)
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				b.t.Cleanup(func() { c.Close() })
+				hello := fmq1.Hello{Ver: 1, Auth: fmq1.Auth{Mech: "plain", User: "guest", Pass: "guest"}}
+				first := fmq1.Append([]byte(fmq1.Preface), fmq1.OpHello, &hello)
+				if _, err := c.Write(append(append(first, 0, 0xff, 0xff, 0xff), make([]byte, part)...)); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+			for received := int64(0); received < 4*part; received = b.read().Memory.Receiving { // the deadline is the test's
+			}
+		}, func(m *broker.Memory) int64 { return m.Receiving }},
+		{"outboxes", func(b *testBroker) {
+			for range 20 {
+				c := rawamqp.Consume(b.t, b.AMQP, "q", true)
+				b.t.Cleanup(func() { c.Close() })
+			}
+			ch := b.dial()
+			for ready := 0; ready == 0; { // all outboxes are full then
+				for range 200 {
+					if err := ch.Publish("", "q", false, false, amqp.Publishing{Body: make([]byte, 3000)}); err != nil {
+						b.t.Fatal(err)
+					}
+				}
+				q, err := ch.QueueDeclarePassive("q", false, false, false, false, nil)
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				ready = q.Messages
+			}
+		}, func(m *broker.Memory) int64 { return m.Sending }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := startProcess(t)
@@ -247,6 +315,11 @@ func TestMemoryIsAccounted(t *testing.T) {
 			// What comes with the first message and the first connection of all is in no account.
 			if d, most := accounted-resident, max(resident/10, 2<<20); d > most || -d > most {
 				t.Errorf("accounted %+d bytes of %d", d, resident)
+			}
+			if c.kind != nil {
+				if d, most := c.kind(&b.Memory)-c.kind(&before.Memory)-resident, max(resident/10, 2<<20); d > most || -d > most {
+					t.Errorf("the kind that grew is %+d bytes off %d", d, resident)
+				}
 			}
 			b.apiAgrees()
 		})

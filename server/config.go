@@ -169,6 +169,11 @@ var table = []Setting{
 		apply: field(func(c *Config) *time.Duration { return &c.Options.HandshakeTimeout }, durationWithin(time.Second, 10*time.Minute)),
 	},
 	{
+		Flag: "consumer-timeout", Section: "limits", Key: "consumer_timeout", Default: "30m", Arg: "duration", kind: duration, Live: true,
+		Help:  "time a consumer has to acknowledge a message, where neither it nor the queue says otherwise; 0 for no limit",
+		apply: field(func(c *Config) *time.Duration { return &c.Options.ConsumerTimeout }, parseConsumerTimeout),
+	},
+	{
 		Flag: "shutdown-timeout", Section: "limits", Key: "shutdown_timeout", Default: "8s", Arg: "duration", kind: duration, Live: true,
 		Help:  "time clients have to say goodbye when the broker is told to stop",
 		apply: field(func(c *Config) *time.Duration { return &c.ShutdownTimeout }, durationWithin(0, time.Hour)),

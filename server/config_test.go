@@ -43,6 +43,8 @@ var samples = map[string]struct {
 	"heartbeat":        {good: []sample{{"0", ""}, {"30", ""}, {"1m30s", ""}}, bad: []sample{{"1500ms", "whole seconds"}, {"20h", "not between 0s and"}, {"-1s", "not between"}, {"soon", "neither"}}},
 	"handshake-timeout": {good: []sample{{"1s", ""}, {"1500ms", ""}, {"5", ""}},
 		bad: []sample{{"0", "not between 1s and"}, {"x", "neither seconds"}, {"", "neither seconds"}}},
+	"consumer-timeout": {good: []sample{{"0", ""}, {"45m", ""}, {"1500ms", ""}, {"90", ""}},
+		bad: []sample{{"-1s", "not between 0s and"}, {"1us", "not in whole milliseconds"}, {"never", "neither seconds"}}},
 	"shutdown-timeout": {good: []sample{{"0", ""}, {"30s", ""}}, bad: []sample{{"2h", "not between"}}},
 	"default-user":     {good: []sample{{"me", ""}, {"ü=#", ""}}, bad: []sample{{"", "empty"}}},
 	"default-pass":     {good: []sample{{"secret", ""}, {"\"\\\t", ""}}, bad: []sample{{"", "empty"}}},
@@ -238,9 +240,9 @@ func TestOptions(t *testing.T) {
 	}
 	o := c.Options
 	got := fmt.Sprint(o.AMQP, o.Fire, o.HTTP, o.Data, o.Ephemeral, o.NoSync, o.DefaultUser, o.DefaultPass, o.LoopbackUsers, o.MemoryLimit, o.DiskFreeLimit,
-		o.MaxConnections, o.MaxMessageSize, o.MaxFrame, o.ChannelMax, o.Heartbeat, o.HandshakeTimeout, c.ShutdownTimeout, c.LogJSON)
+		o.MaxConnections, o.MaxMessageSize, o.MaxFrame, o.ChannelMax, o.Heartbeat, o.HandshakeTimeout, o.ConsumerTimeout, c.ShutdownTimeout, c.LogJSON)
 	want := fmt.Sprint("5672", "5673", "15672", "firemq-data", false, false, "guest", "guest", []string{"guest"}, MemoryLimit{Percent: 40}, 50_000_000,
-		0, 128<<20, 16<<20, 2047, time.Minute, 10*time.Second, 8*time.Second, false)
+		0, 128<<20, 16<<20, 2047, time.Minute, 10*time.Second, 30*time.Minute, 8*time.Second, false)
 	if got != want {
 		t.Errorf("defaults:\n%s, want\n%s", got, want)
 	}
@@ -248,7 +250,7 @@ func TestOptions(t *testing.T) {
 		"[listeners]", `amqp = "127.0.0.1:1"`, "fire = 2", `http = "off"`,
 		"[storage]", `data = 'C:\data'`, "fsync = false", "ephemeral = true",
 		"[limits]", "memory = 1_000_000_000", `disk_free = "2GiB"`, `message_size = "1MB"`, "frame = 65536", "connections = 7", "channel_max = 8",
-		"heartbeat = 0", `handshake_timeout = "3s"`, "shutdown_timeout = 90",
+		"heartbeat = 0", `handshake_timeout = "3s"`, `consumer_timeout = "0"`, "shutdown_timeout = 90",
 		"[users]", `default_user = "me"`, `default_pass = "x\u00e9"`, "loopback_users = []",
 		"[log]", `level = "error"`, `format = "json"`)})
 	if err != nil {
@@ -256,9 +258,9 @@ func TestOptions(t *testing.T) {
 	}
 	o = c.Options
 	got = fmt.Sprint(o.AMQP, o.Fire, o.HTTP, o.Data, o.Ephemeral, o.NoSync, o.DefaultUser, o.DefaultPass, o.LoopbackUsers != nil, len(o.LoopbackUsers), o.MemoryLimit, o.DiskFreeLimit,
-		o.MaxConnections, o.MaxMessageSize, o.MaxFrame, o.ChannelMax, o.Heartbeat < 0, o.HandshakeTimeout, c.ShutdownTimeout, c.LogJSON)
+		o.MaxConnections, o.MaxMessageSize, o.MaxFrame, o.ChannelMax, o.Heartbeat < 0, o.HandshakeTimeout, o.ConsumerTimeout < 0, c.ShutdownTimeout, c.LogJSON)
 	want = fmt.Sprint("127.0.0.1:1", "2", "off", `C:\data`, true, true, "me", "xé", true, 0, MemoryLimit{Bytes: 1e9}, 2<<30,
-		7, 1_000_000, 65536, 8, true, 3*time.Second, 90*time.Second, true)
+		7, 1_000_000, 65536, 8, true, 3*time.Second, true, 90*time.Second, true)
 	if got != want {
 		t.Errorf("all set:\n%s, want\n%s", got, want)
 	}

@@ -80,6 +80,9 @@ type Options struct {
 	ChannelMax       uint16
 	Heartbeat        time.Duration // whole seconds; negative: none is offered
 	HandshakeTimeout time.Duration
+	// ConsumerTimeout is how long a message may wait for its acknowledgement where neither the consumer nor the
+	// queue says otherwise; 0: 30 minutes, negative: for ever.
+	ConsumerTimeout time.Duration
 
 	Tracing Tracing // the export of spans
 
@@ -179,9 +182,11 @@ func (s *Server) open() error {
 		Node:          mgmt.NodeName(),
 		NoSync:        s.opt.NoSync,
 		LoopbackUsers: s.opt.LoopbackUsers,
-		Log:           s.part("broker"),
-		OnFatal:       s.fail,
-		OnReplay:      s.opt.OnReplay,
+
+		ConsumerTimeout: consumerTimeout(s.opt.ConsumerTimeout),
+		Log:             s.part("broker"),
+		OnFatal:         s.fail,
+		OnReplay:        s.opt.OnReplay,
 		Codecs: map[message.Encoding]message.Codec{
 			message.AMQP: amqpframes.PropertyCodec{},
 			message.FMQ1: fmq1frames.Codec{},
@@ -386,8 +391,8 @@ const tick = 250 * time.Millisecond
 func (s *Server) listen() error {
 	l, err := loop.New(loop.Options{
 		Log: s.part("loop"), Tick: tick, MaxConns: s.opt.MaxConnections,
-		Admitted: s.broker.Admitted,
-		MaxWant:  maxFrame + fmq1frames.Overhead, // whatever a reload makes of MaxFrame
+		Admitted: s.broker.Admitted, Handshake: s.broker.Handshake,
+		MaxWant: maxFrame + fmq1frames.Overhead, // whatever a reload makes of MaxFrame
 	})
 	if err != nil {
 		return fmt.Errorf("start the event loops: %w", err)
@@ -472,7 +477,9 @@ func (s *Server) ports() (list []mgmt.Listener) {
 // resources are what the management API shows of Resources.
 func (s *Server) resources() mgmt.Resources {
 	r := s.Resources()
-	return mgmt.Resources{MemoryLimit: r.MemoryLimit, DiskFreeLimit: r.DiskFreeLimit, MemoryAlarm: r.MemoryAlarm, DiskAlarm: r.DiskAlarm}
+	m := mgmt.Resources{MemoryLimit: r.MemoryLimit, DiskFreeLimit: r.DiskFreeLimit, MemoryAlarm: r.MemoryAlarm, DiskAlarm: r.DiskAlarm}
+	m.Connections, m.MaxConnections = s.loop.Connections()
+	return m
 }
 
 // limits are what sessions are made with. Immutable.
@@ -508,6 +515,15 @@ func (s *Server) Reload(o Options) {
 	s.loop.SetMaxConns(o.MaxConnections)
 	s.alarms.setLimits(o.MemoryLimit, o.DiskFreeLimit)
 	s.limitUnfinished()
+	s.broker.SetConsumerTimeout(consumerTimeout(o.ConsumerTimeout))
+}
+
+// consumerTimeout is an option's as the broker has it.
+func consumerTimeout(d time.Duration) time.Duration {
+	if d == 0 {
+		return 30 * time.Minute
+	}
+	return d
 }
 
 // unfinishedShare is the part of the memory limit that unfinished messages may take together: 1/4.

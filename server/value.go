@@ -278,6 +278,20 @@ func parseHeartbeat(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// parseConsumerTimeout gives a negative duration for none.
+func parseConsumerTimeout(s string) (time.Duration, error) {
+	d, err := durationWithin(0, 10*365*24*time.Hour)(s)
+	switch {
+	case err != nil:
+		return 0, err
+	case d%time.Millisecond != 0:
+		return 0, errors.New("not in whole milliseconds")
+	case d == 0:
+		return -1, nil
+	}
+	return d, nil
+}
+
 // tracesPath is where an OTLP collector takes spans.
 const tracesPath = "/v1/traces"
 

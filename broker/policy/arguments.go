@@ -68,6 +68,10 @@ type Settings struct {
 	DeadLetterExchange *string
 	DeadLetterKey      *string
 
+	// ConsumerTimeout is how long a delivery may wait for its acknowledgement, ms; 0: for ever, queue.None: as
+	// long as the broker's setting says.
+	ConsumerTimeout int64
+
 	// Dedup is what the queue remembers to know repetitions.
 	Dedup dedup.Config
 
@@ -114,6 +118,7 @@ var arguments = []argument{
 	{"x-queue-version", Classic, checkVersion},
 	{"x-single-active-consumer", both, checkBool},
 	{"x-expire-anywhere", both, checkBool},
+	{"x-consumer-timeout", both, checkNatural},
 	{"x-queue-type", both | stream, checkType},
 	{"x-quorum-initial-group-size", Quorum, checkPositive},
 	{"x-delivery-limit", both, checkInt},
@@ -138,7 +143,7 @@ var (
 
 // Parse checks the arguments of a new queue and makes its Settings, without any policy.
 func Parse(args table.Table, p Properties, resource string) (Settings, *Invalid) {
-	s := Settings{Type: typeOf(args), Config: queue.Plain}
+	s := Settings{Type: typeOf(args), Config: queue.Plain, ConsumerTimeout: queue.None}
 	if s.Type == Quorum && p.ServerNamed {
 		return Settings{}, invalid("Cannot declare a server-named queue for type %s", s.Type.module())
 	}
@@ -209,6 +214,10 @@ func (s *Settings) apply(args table.Table) {
 		c.ExpireAnywhere, _ = v.AsBool()
 		s.ownExpireAnywhere = true
 	}
+	if v, ok := args.Get("x-consumer-timeout"); ok {
+		n, _ := v.AsInt()
+		s.ConsumerTimeout = min(n, MaxTTL)
+	}
 	if o := text("x-overflow"); o != nil {
 		c.Overflow = s.overflow(*o)
 		s.ownOverflow = true
@@ -266,13 +275,22 @@ func AlternateExchange(args table.Table, resource string) (string, *Invalid) {
 // consumerArguments is in the order in which RabbitMQ checks.
 var consumerArguments = []argument{
 	{"x-priority", both, checkInt},
+	{"x-consumer-timeout", both, checkNatural},
 	{"x-cancel-on-ha-failover", both, checkBool},
 }
 
-// ConsumerPriority checks the arguments of a basic.consume and reads x-priority, 0 without it. A
-// priority beyond 32 bits counts as the nearest that has them.
-func ConsumerPriority(args table.Table, resource string) (int32, *Invalid) {
-	var n int64
+// Consumer is what its arguments make of a consumer.
+type Consumer struct {
+	// Priority is x-priority, 0 without it. One beyond 32 bits counts as the nearest that has them.
+	Priority int32
+	// Timeout is x-consumer-timeout, how long its deliveries may wait for their acknowledgement, ms; 0: for
+	// ever, queue.None: as its queue says.
+	Timeout int64
+}
+
+// ParseConsumer checks the arguments of a basic.consume and reads them.
+func ParseConsumer(args table.Table, resource string) (Consumer, *Invalid) {
+	c := Consumer{Timeout: queue.None}
 	for i := range consumerArguments {
 		a := &consumerArguments[i]
 		v, ok := args.Get(a.key)
@@ -280,13 +298,16 @@ func ConsumerPriority(args table.Table, resource string) (int32, *Invalid) {
 			continue
 		}
 		if reason := a.check(v, args); reason != "" {
-			return 0, invalid("invalid arg '%s' for %s: %s", a.key, resource, reason)
+			return Consumer{}, invalid("invalid arg '%s' for %s: %s", a.key, resource, reason)
 		}
-		if a.key == "x-priority" {
-			n, _ = v.AsInt()
+		switch n, _ := v.AsInt(); a.key {
+		case "x-priority":
+			c.Priority = int32(min(max(n, math.MinInt32), math.MaxInt32))
+		case "x-consumer-timeout":
+			c.Timeout = min(n, MaxTTL)
 		}
 	}
-	return int32(min(max(n, math.MinInt32), math.MaxInt32)), nil
+	return c, nil
 }
 
 // The checks give RabbitMQ's reason, an Erlang term, or "" for a good value.

@@ -60,6 +60,10 @@ func TestParse(t *testing.T) {
 			Settings{Type: Classic, Config: queue.Plain, DeadLetterExchange: ptr(""), DeadLetterKey: ptr("k")}},
 		{"the first of two counts", args("x-max-length", i32(1), "x-max-length", i32(2)),
 			Settings{Type: Classic, Config: config(func(c *queue.Config) { c.MaxLength = 1 })}},
+		{"a time for acknowledgements", args("x-consumer-timeout", i32(9)), Settings{Type: Classic, Config: queue.Plain, ConsumerTimeout: 9}},
+		{"no limit of that time", args("x-consumer-timeout", i32(0)), Settings{Type: Classic, Config: queue.Plain}},
+		{"the longest time for acknowledgements", args("x-consumer-timeout", i64(math.MaxInt64)),
+			Settings{Type: Classic, Config: queue.Plain, ConsumerTimeout: MaxTTL}},
 		{"a quorum queue", args("x-queue-type", str("quorum")), Settings{Type: Quorum, Config: quorum}},
 		{"a quorum queue's own arguments", args("x-queue-type", str("quorum"), "x-delivery-limit", i32(3), "x-quorum-initial-group-size", i32(3),
 			"x-max-in-memory-length", i32(0), "x-max-in-memory-bytes", i32(0), "x-dead-letter-strategy", str("at-least-once"),
@@ -75,6 +79,9 @@ func TestParse(t *testing.T) {
 			Settings{Type: Quorum, ownOverflow: true, Config: quorum}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			if _, own := tc.args.Get("x-consumer-timeout"); !own {
+				tc.want.ConsumerTimeout = queue.None
+			}
 			got, bad := Parse(tc.args, durable, resource)
 			if bad != nil || !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("got %+v, %v\nwant %+v", got, bad, tc.want)
@@ -98,6 +105,8 @@ func TestParseRefuses(t *testing.T) {
 		{args("x-queue-version", str("2")), durable, `"expected integer, got longstr"`},
 		{args("x-message-ttl", i32(-1)), durable, `{value_negative,-1}`},
 		{args("x-max-length", table.Value{Kind: table.Int8, Num: math.MaxUint64}), durable, `{value_negative,-1}`},
+		{args("x-consumer-timeout", i32(-1)), durable, `{value_negative,-1}`},
+		{args("x-consumer-timeout", boolean(true)), durable, `"expected integer, got bool"`},
 		{args("x-expires", i64(-5)), durable, `{value_negative,-5}`},
 		{args("x-expires", i32(0)), durable, `{value_zero,0}`},
 		{args("x-message-ttl", i64(MaxTTL+1)), durable, `{value_too_large,315360000001}`},
@@ -212,23 +221,28 @@ func TestExchangeAndConsumerArguments(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		args table.Table
-		want int32
+		want Consumer
 		bad  string
 	}{
-		{nil, 0, ""},
-		{args("x-priority", i32(-5), "x-cancel-on-ha-failover", boolean(true)), -5, ""},
-		{args("x-priority", i64(math.MaxInt64)), math.MaxInt32, ""},
-		{args("x-priority", i64(math.MinInt64)), math.MinInt32, ""},
-		{args("x-priority", str("1")), 0, `invalid arg 'x-priority' for queue 'q' in vhost '/': "expected integer, got longstr"`},
-		{args("x-cancel-on-ha-failover", i32(1)), 0, `invalid arg 'x-cancel-on-ha-failover' for queue 'q' in vhost '/': {unacceptable_type,signedint}`},
+		{nil, Consumer{0, queue.None}, ""},
+		{args("x-priority", i32(-5), "x-cancel-on-ha-failover", boolean(true)), Consumer{-5, queue.None}, ""},
+		{args("x-priority", i64(math.MaxInt64)), Consumer{math.MaxInt32, queue.None}, ""},
+		{args("x-priority", i64(math.MinInt64)), Consumer{math.MinInt32, queue.None}, ""},
+		{args("x-consumer-timeout", i32(5000)), Consumer{0, 5000}, ""},
+		{args("x-consumer-timeout", i32(0), "x-priority", i32(1)), Consumer{1, 0}, ""},
+		{args("x-consumer-timeout", i64(math.MaxInt64)), Consumer{0, MaxTTL}, ""},
+		{args("x-consumer-timeout", i32(-1)), Consumer{}, `invalid arg 'x-consumer-timeout' for queue 'q' in vhost '/': {value_negative,-1}`},
+		{args("x-consumer-timeout", str("1")), Consumer{}, `invalid arg 'x-consumer-timeout' for queue 'q' in vhost '/': "expected integer, got longstr"`},
+		{args("x-priority", str("1")), Consumer{}, `invalid arg 'x-priority' for queue 'q' in vhost '/': "expected integer, got longstr"`},
+		{args("x-cancel-on-ha-failover", i32(1)), Consumer{}, `invalid arg 'x-cancel-on-ha-failover' for queue 'q' in vhost '/': {unacceptable_type,signedint}`},
 	} {
-		got, bad := ConsumerPriority(tc.args, resource)
+		got, bad := ParseConsumer(tc.args, resource)
 		text := ""
 		if bad != nil {
 			text = bad.Text
 		}
 		if got != tc.want || text != tc.bad {
-			t.Errorf("%v: got %d, %s, want %d, %s", tc.args, got, text, tc.want, tc.bad)
+			t.Errorf("%v: got %v, %s, want %v, %s", tc.args, got, text, tc.want, tc.bad)
 		}
 	}
 }

@@ -72,7 +72,7 @@ var settings = []setting{
 	{"max-in-memory-length", QuorumQueues | Exchanges, true, atLeast(0), "maximum memory in bytes"},
 	{"max-in-memory-bytes", QuorumQueues | Exchanges, true, atLeast(0), "maximum memory in bytes"},
 	{"target-group-size", QuorumQueues | Exchanges, true, atLeast(1), "target group size"},
-	{"consumer-timeout", queues | Exchanges, false, atLeast(1), "consumer timeout"},
+	{"consumer-timeout", queues | Exchanges, false, atLeast(0), "consumer timeout"},
 	{"message-deduplication", queues | Exchanges, false, isBool, "message deduplication value"},
 	{"cache-size", queues | Exchanges, false, between(1, dedup.MaxSize), "cache size"},
 	{"cache-ttl", queues | Exchanges, false, between(1, MaxTTL), "cache TTL"},
@@ -275,10 +275,21 @@ func (s Settings) With(definition table.Table) Settings {
 	if v, ok := definition.Get("overflow"); ok && !s.ownOverflow {
 		c.Overflow = s.overflow(v.Str)
 	}
+	if n, ok := number(definition, "consumer-timeout"); ok {
+		s.ConsumerTimeout = shorter(s.ConsumerTimeout, n)
+	}
 	s.Dedup = s.dedup.with(readDedup(definition.Get)).config()
 	s.DeadLetterExchange = text("dead-letter-exchange", s.DeadLetterExchange)
 	s.DeadLetterKey = text("dead-letter-routing-key", s.DeadLetterKey)
 	return s
+}
+
+// shorter is the shorter of a queue's own timeout, which may be queue.None, and a policy's; 0 is none at all.
+func shorter(own, governed int64) int64 {
+	if own > 0 && (governed == 0 || own < governed) || own == 0 && governed == 0 {
+		return own
+	}
+	return min(governed, MaxTTL)
 }
 
 func number(definition table.Table, key string) (int64, bool) {

@@ -227,10 +227,15 @@ func (cs *consumers) reopen(c *Consumer) {
 // to a full queue that rejects are refused although another consumer may take them.
 const roomLook = 256
 
-// haveRoom says whether the taking consumers together have room for n more deliveries, as far as their
+// haveRoom says whether the taking consumers together have room for n more deliveries.
+func (cs *consumers) haveRoom(n uint64) bool { return cs.roomFor(n) == n }
+
+// roomFor is for how many deliveries of n the taking consumers together have room, as far as their
 // Receivers have, too. A room that several share counts once, as that of the first of them.
-func (cs *consumers) haveRoom(n uint64) bool {
-	var room uint64
+func (cs *consumers) roomFor(n uint64) (room uint64) {
+	if n == 0 {
+		return 0
+	}
 	var sharing [8]any // of more than that, the rest does not count
 	known, looks := 0, 0
 	for _, r := range cs.ranks[min(cs.from, len(cs.ranks)):] {
@@ -248,17 +253,17 @@ func (cs *consumers) haveRoom(n uint64) bool {
 				known++
 			}
 			if room += min(c.room, has); room >= n {
-				return true
+				return n
 			}
 			if looks++; looks == roomLook {
-				return false
+				return room
 			}
 			if c = c.ringNext; c == r.next {
 				break
 			}
 		}
 	}
-	return false
+	return room
 }
 
 func (cs *consumers) remove(c *Consumer) {

@@ -23,6 +23,7 @@ type model struct {
 	active    *modelConsumer
 	transit   bool
 	arrivals  []uint8 // the priorities of those in transit, as they came
+	beyond    []Entry // those in transit that found no room, since the last change of limits
 }
 
 type modelConsumer struct {
@@ -117,10 +118,7 @@ func (m *model) ripen(now int64) (dead []Dead) {
 		e.Lag = uint32(m.nextSeq - e.Seq)
 		m.nextSeq++
 		m.transit = len(m.takers()) > 0 && (len(m.ready) == 0 || m.transit)
-		m.arrive(e)
-		if limit := sweep; !m.transit {
-			dead = append(dead, m.trim(&limit)...)
-		}
+		dead = append(dead, m.enter(e, now)...)
 	}
 }
 
@@ -205,10 +203,57 @@ func (m *model) pop() Entry {
 // arrive makes a message ready.
 func (m *model) arrive(e Entry) {
 	if len(m.ready) == 0 {
-		m.arrivals = nil
+		m.arrivals, m.beyond = nil, nil
+	}
+	if m.transit && m.room() <= len(m.ready) && m.cfg.MaxBytes != None {
+		m.beyond = append(m.beyond, e)
 	}
 	m.ready = append(m.ready, e)
 	m.arrivals = append(m.arrivals, e.Priority)
+}
+
+// room is how many messages the consumers would take now.
+func (m *model) room() (n int) {
+	for _, c := range m.takers() {
+		switch {
+		case c.blocked():
+		case c.Credited:
+			n += int(c.credit)
+		case c.NoAck || c.Prefetch == 0:
+			n += 1000
+		default:
+			n += int(c.Prefetch) - c.held
+		}
+	}
+	return n
+}
+
+// doom is what e dies of in a queue that is empty but for it, if anything.
+func (m *model) doom(e Entry, now int64) []Dead {
+	switch {
+	case m.cfg.Overflow == DropHead && (m.cfg.MaxLength == 0 || m.cfg.MaxBytes != None && int64(e.Size) > m.cfg.MaxBytes):
+		return []Dead{{e, MaxLen}}
+	case e.expired(now):
+		return []Dead{{e, Expired}}
+	}
+	return nil
+}
+
+// enter makes a message ready, in transit or not, and says who dies of it.
+func (m *model) enter(e Entry, now int64) []Dead {
+	if m.transit && e.expired(now) && len(m.ready) == m.room() {
+		return m.doom(e, now)
+	}
+	m.arrive(e)
+	if m.transit {
+		return nil
+	}
+	limit := sweep
+	dead := m.trim(&limit)
+	if limit = sweep; len(dead) > 0 || len(m.ready) == 1 {
+		dead = append(dead, m.expire(now, &limit)...)
+	}
+	return dead
 }
 
 func (m *model) trim(limit *int) (dead []Dead) {
@@ -327,31 +372,31 @@ func testModel(t *testing.T) {
 					want.Priority = uint8(min(int(s.priority), m.cfg.MaxPriority))
 				}
 				refused := false
-				if m.cfg.Overflow != DropHead {
+				for m.cfg.Overflow != DropHead {
 					// What consumers have room for leaves before the message arrives.
-					stay, room := len(m.ready), 0
+					stay := len(m.ready)
 					if transit {
-						for _, c := range takers {
-							switch {
-							case c.blocked():
-							case c.Credited:
-								room += int(c.credit)
-							case c.NoAck || c.Prefetch == 0:
-								room += 1000
-							default:
-								room += int(c.Prefetch) - c.held
-							}
-						}
-						stay = max(0, stay-room)
+						stay = max(0, stay-m.room())
 					}
 					refused = m.cfg.MaxLength != None && int64(stay)+1 > max(0, m.cfg.MaxLength-int64(len(m.delayed)))
 					if m.cfg.MaxBytes != None {
 						bytes := int64(s.size)
-						if stay > 0 { // the queue does not look which of them stay
+						switch {
+						case stay == 0:
+						case transit && stay == len(m.beyond):
+							for _, e := range m.beyond {
+								bytes += int64(e.Size)
+							}
+						default: // the queue does not look which of them stay
 							bytes += m.bytes()
 						}
 						refused = refused || bytes > max(0, m.cfg.MaxBytes-m.delayedBytes())
 					}
+					if !refused || !m.due(now) {
+						break
+					}
+					dead = append(dead, Dead{m.pop(), Expired})
+					transit = s.delay == 0 && len(takers) > 0 && len(m.ready) == 0
 				}
 				if refused {
 					if m.cfg.Overflow == RejectPublishDLX {
@@ -367,11 +412,8 @@ func testModel(t *testing.T) {
 					}
 				} else {
 					m.nextSeq++
-					m.arrive(want)
 					m.transit = transit
-					if limit := sweep; !transit {
-						dead = append(dead, m.trim(&limit)...)
-					}
+					dead = append(dead, m.enter(want, now)...)
 				}
 				if ok == refused || e != want {
 					t.Fatalf("published %+v, %v, want %+v, %v", e, ok, want, !refused)
@@ -426,9 +468,28 @@ func testModel(t *testing.T) {
 					}
 					takers := m.takers()
 					if len(takers) == 0 {
+						if m.transit && m.cfg.MaxPriority != None && len(m.ready) <= left && m.cfg.Overflow == DropHead && m.over(0, 0) {
+							var all []Entry
+							for len(m.ready) > 0 {
+								all = append(all, m.pop())
+							}
+							m.transit = false
+							for _, e := range all {
+								gone := m.enter(e, now)
+								dead = append(dead, gone...)
+								left -= len(gone)
+							}
+						}
 						m.transit = false
-						dead = append(dead, m.expire(now, &left)...)
-						dead = append(dead, m.trim(&left)...)
+						for dead = append(dead, m.expire(now, &left)...); left > 0; dead = append(dead, m.expire(now, &left)...) {
+							one := 1
+							gone := m.trim(&one)
+							if len(gone) == 0 {
+								break
+							}
+							dead = append(dead, gone...)
+							left--
+						}
 						wantMore = left == 0 && (m.due(now) || m.cfg.Overflow == DropHead && len(m.ready) > 0 && m.over(0, 0))
 						break
 					}
@@ -529,17 +590,14 @@ func testModel(t *testing.T) {
 				switch {
 				case m.cfg.DeliveryLimit != None && int64(e.Deliveries) > m.cfg.DeliveryLimit:
 					dead = []Dead{{e, DeliveryLimit}}
-				case m.transit && len(m.ready) > 0 && e.Expiry != 0 && e.Expiry <= now:
-					dead = []Dead{{e, Expired}}
-				case m.transit && len(m.ready) > 0 && m.cfg.Overflow == DropHead &&
-					(m.cfg.MaxLength == 0 || m.cfg.MaxBytes != None && int64(e.Size) > m.cfg.MaxBytes):
-					dead = []Dead{{e, MaxLen}}
+				case m.transit && len(m.ready) > 0 && m.doom(e, now) != nil:
+					dead = m.doom(e, now)
 				default:
 					m.transit = m.transit && len(m.ready) > 0
 					m.arrive(e)
-					if limit := sweep; !m.transit {
-						dead = m.trim(&limit)
-					}
+				}
+				if limit := sweep; !m.transit {
+					dead = append(dead, m.trim(&limit)...)
 				}
 				wantDead(dead)
 			},
@@ -609,6 +667,7 @@ func testModel(t *testing.T) {
 				m.cfg.MaxLength, m.cfg.MaxBytes, m.cfg.MessageTTL = limit("max-length", 12), limit("max-bytes", 60), limit("ttl", 20)
 				m.cfg.ExpireAnywhere = rapid.Bool().Draw(t, "anywhere")
 				q.Reconfigure(m.cfg, now, &out)
+				m.beyond = nil
 				dead := m.ripen(now)
 				if limit := sweep; !m.transit || len(m.ready) == 0 {
 					dead = append(append(dead, m.expire(now, &limit)...), m.trim(&limit)...)

@@ -205,7 +205,12 @@ type Queue struct {
 	transit bool
 	// arrivals says in which order those in transit leave; nil for a plain queue.
 	arrivals *arrivals
-	delays   *delays // nil while there never was one
+	// beyond is what came in transit and found no room at a consumer, while bytes of a full queue are refused.
+	beyond struct {
+		n     uint64
+		bytes int64
+	}
+	delays *delays // nil while there never was one
 	// soonest bounds the expiry of every ready message from below, 0 for none, while ExpireAnywhere;
 	// before resume nobody looks for those that have expired.
 	soonest, resume int64
@@ -235,6 +240,7 @@ func (q *Queue) configure(cfg Config) {
 		cfg.DeliveryLimit = min(cfg.DeliveryLimit, math.MaxUint16-1)
 	}
 	q.cfg = cfg
+	q.beyond.n, q.beyond.bytes = 0, 0
 }
 
 // Publish enqueues m as the newest message and says which entry it became: Seq counts from 1
@@ -244,7 +250,9 @@ func (q *Queue) configure(cfg Config) {
 // handed out only once committed.
 //
 // When ok, the queue has taken one reference of m. Under DropHead the publish, or what was due by now, may have pushed
-// the queue over its limits: the messages that had to go, possibly m itself, are in out.Dead.
+// the queue over its limits: the messages that had to go are in out.Dead, and so is what expired for it. Either
+// may be m itself: without time to live, and without a consumer that takes it, it dies at once, unless it is
+// behind others.
 //
 // A message with a delay takes part in DropHead limits when it is due; for the other modes delayed
 // ones count as much as ready ones.
@@ -273,12 +281,16 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 		e.Priority = min(m.Priority, uint8(q.cfg.MaxPriority))
 	}
 	if q.cfg.Overflow != DropHead && q.refuses(int64(size), transit) {
-		if q.cfg.Overflow == RejectPublishDLX {
-			m.Retain(1)
-			e.Journaled = false
-			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
+		var fits bool
+		if fits, transit = q.yield(int64(size), e.Due == 0, now, out); !fits {
+			if q.cfg.Overflow == RejectPublishDLX {
+				m.Retain(1)
+				e.Journaled = false
+				out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
+			}
+			q.checkNow()
+			return Entry{}, false
 		}
-		return Entry{}, false
 	}
 	e.Seq = q.nextSeq
 	q.nextSeq++
@@ -288,15 +300,32 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 		return e, true
 	}
 	if q.transit = transit; transit {
-		q.arrive(e.Priority)
+		if e.Expiry != 0 && q.strands(&e, now, out) {
+			q.checkNow()
+			return e, true
+		}
+		q.arrive(&e)
 	}
 	q.ready.push(&e)
 	q.noteExpiry(&e)
 	if !transit {
-		q.trim(sweep, out)
+		q.fit(now, out)
 	}
 	q.checkNow()
 	return e, true
+}
+
+// yield removes expired heads, which take nobody's place, until a message of size bytes that was refused fits in, and
+// says whether that one, if it becomes ready at once, is in transit.
+func (q *Queue) yield(size int64, atOnce bool, now int64, out *Effects) (fits, transit bool) {
+	for q.due(now) {
+		q.die(Expired, out)
+		transit = atOnce && q.arrives()
+		if !q.refuses(size, transit) {
+			return true, transit
+		}
+	}
+	return false, false
 }
 
 // arrives says whether a message that becomes ready now is in transit.
@@ -304,15 +333,77 @@ func (q *Queue) arrives() bool {
 	return q.consumers.takers > 0 && (q.ready.n == 0 || q.transit)
 }
 
-// arrive notes that a message of priority p is in transit from now on. It is about to be ready.
-func (q *Queue) arrive(p uint8) {
+// strands lets e go if it no longer has time and, arriving while others are in transit, finds no consumer with room
+// beside them and nothing to wait behind: it would be the head of an empty queue, and die there at once.
+func (q *Queue) strands(e *Entry, now int64, out *Effects) bool {
+	n := uint64(q.ready.n)
+	if !e.expired(now) || q.consumers.haveRoom(n+1) || !q.consumers.haveRoom(n) {
+		return false
+	}
+	reason, _ := q.doom(e, now)
+	out.Dead = append(out.Dead, Dead{Entry: *e, Reason: reason})
+	return true
+}
+
+// doom says whether e dies in an otherwise empty queue when no consumer takes it, and of what.
+func (q *Queue) doom(e *Entry, now int64) (Reason, bool) {
+	if q.cfg.Overflow == DropHead && (q.cfg.MaxLength == 0 || q.cfg.MaxBytes >= 0 && int64(e.Size) > q.cfg.MaxBytes) {
+		return MaxLen, true
+	}
+	return Expired, e.expired(now)
+}
+
+// replay makes what is in transit enter the queue one by one, as it came: which of several priorities a limit lets go
+// depends on what was there at the time. It says how many died.
+func (q *Queue) replay(now int64, out *Effects) (dead int) {
+	all := make([]Entry, 0, q.ready.n)
+	for q.ready.n > 0 {
+		all = append(all, *q.head())
+		q.pop()
+	}
+	q.transit = false
+	for i := range all {
+		q.ready.requeue(&all[i])
+		q.noteExpiry(&all[i])
+		q.fit(now, out)
+	}
+	return len(all) - q.ready.n
+}
+
+// fit lets go what has to once a message has become ready that is not in transit: from the head until the
+// queue is within its limits, then what has expired and is the head only now. So each message finds the queue as if
+// it came alone.
+func (q *Queue) fit(now int64, out *Effects) {
+	if q.trim(sweep, out) > 0 || q.ready.n == 1 {
+		q.expire(now, sweep, out)
+	}
+}
+
+// arrive notes that a message is in transit from now on. It is about to be ready.
+func (q *Queue) arrive(e *Entry) {
+	if q.cfg.MaxBytes >= 0 {
+		q.noteBeyond(e)
+	}
 	if q.arrivals == nil {
 		return
 	}
 	if q.ready.n == 0 {
 		q.arrivals.reset()
 	}
-	q.arrivals.push(p)
+	q.arrivals.push(e.Priority)
+}
+
+func (q *Queue) noteBeyond(e *Entry) {
+	if q.cfg.Overflow == DropHead {
+		return
+	}
+	if q.ready.n == 0 {
+		q.beyond.n, q.beyond.bytes = 0, 0
+	}
+	if !q.consumers.haveRoom(uint64(q.ready.n) + 1) {
+		q.beyond.n++
+		q.beyond.bytes += int64(e.Size)
+	}
 }
 
 func (q *Queue) delay() *delays {
@@ -335,12 +426,15 @@ func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
 		e.Lag = uint32(min(q.nextSeq-e.Seq, math.MaxUint32))
 		q.nextSeq++
 		if q.transit = q.arrives(); q.transit {
-			q.arrive(e.Priority)
+			if q.strands(&e, now, out) {
+				continue
+			}
+			q.arrive(&e)
 		}
 		q.ready.ripen(&e)
 		q.noteExpiry(&e)
 		if !q.transit {
-			q.trim(sweep, out)
+			q.fit(now, out)
 		}
 	}
 	return n
@@ -380,7 +474,13 @@ func (q *Queue) refuses(size int64, transit bool) bool {
 		}
 	}
 	if limit := maxBytes; limit >= 0 && bytes > limit {
-		return size > limit || !transit || !q.consumers.haveRoom(uint64(n-1))
+		if size > limit || !transit {
+			return true
+		}
+		waiting := uint64(q.ready.n)
+		stay := waiting - q.consumers.roomFor(waiting)
+		// With other room than when they came, nobody knows what those that stay take: everything then.
+		return stay > 0 && (stay != q.beyond.n || q.beyond.bytes+size > limit)
 	}
 	return false
 }
@@ -512,12 +612,22 @@ func (q *Queue) Dispatch(now int64, committed uint64, limit int, out *Effects) (
 
 func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (more bool) {
 	left := limit
+	plain := q.arrivals == nil
+	if plain {
+		q.ready.plain.fifo.warm(0, warmAhead)
+	}
 	for q.ready.n > 0 {
 		c := q.consumers.pick()
 		if c == nil {
+			// What was in transit came one by one: a limit let one go, then what had expired behind it.
+			if q.transit && q.arrivals != nil && q.ready.n <= left && q.over() {
+				left -= q.replay(now, out)
+			}
 			q.transit = false
-			left -= q.expire(now, left, out)
-			left -= q.trim(left, out)
+			for left -= q.expire(now, left, out); left > 0 && q.over(); left -= q.expire(now, left, out) {
+				q.die(MaxLen, out)
+				left--
+			}
 			more = left == 0 && (q.due(now) || q.over())
 			break
 		}
@@ -526,7 +636,8 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			break
 		}
 		var e *Entry
-		if q.arrivals == nil {
+		if plain {
+			q.ready.plain.fifo.warm(warmAhead, 1)
 			e = q.ready.plain.head()
 		} else {
 			e = q.head()
@@ -550,7 +661,7 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 			q.unackedBytes += int64(e.Size)
 			q.debug.take(c, e.Seq)
 		}
-		if q.arrivals == nil {
+		if plain {
 			q.ready.pop()
 		} else {
 			q.pop()
@@ -633,16 +744,13 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 		out.Dead = append(out.Dead, Dead{Entry: e, Reason: DeliveryLimit})
 	case q.ready.n > 0 && q.transit:
 		// What is in transit counts as delivered already, so e meets an empty queue.
-		switch {
-		case e.Expiry != 0 && e.Expiry <= now:
-			out.Dead = append(out.Dead, Dead{Entry: e, Reason: Expired})
-		case q.cfg.Overflow == DropHead && (q.cfg.MaxLength == 0 || q.cfg.MaxBytes >= 0 && int64(e.Size) > q.cfg.MaxBytes):
-			out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
-		default:
-			q.arrive(e.Priority)
-			q.ready.requeue(&e)
-			q.noteExpiry(&e)
+		if reason, dies := q.doom(&e, now); dies {
+			out.Dead = append(out.Dead, Dead{Entry: e, Reason: reason})
+			break
 		}
+		q.arrive(&e)
+		q.ready.requeue(&e)
+		q.noteExpiry(&e)
 	default:
 		q.transit = false
 		q.ready.requeue(&e)

@@ -539,12 +539,34 @@ func TestTimeToLive(t *testing.T) {
 			r.want("!1expired", 0, 0)
 		}},
 		{"0 without a consumer expires at once", ttl(0), func(r *rig) {
-			r.publish(sent{})
-			if at := r.q.NextExpiry(); at != r.now {
-				r.Errorf("next expiry %d, want %d", at, r.now)
-			}
+			r.publish(sent{}, sent{journaled: true})
+			r.want("!1expired !2expired", 0, 0)
+		}},
+		{"0 behind another waits for its turn", nil, func(r *rig) {
+			r.publish(sent{}, sent{expiration: -1}, sent{})
+			r.want("", 3, 0)
+			r.q.Get(r.now, &r.out)
+			r.q.Expire(r.now, &r.out)
+			r.want("!2expired", 1, 1)
+		}},
+		{"0 of a lower priority is gone before a higher one comes", func(c *Config) { c.MaxPriority = 9 }, func(r *rig) {
+			r.publish(sent{expiration: -1, priority: 1}, sent{priority: 5})
+			r.want("!1expired", 1, 0)
+		}},
+		{"0 when the delay is over", nil, func(r *rig) {
+			r.publish(sent{expiration: -1, delay: 10}, sent{delay: 10})
+			r.now += 10
+			r.q.Expire(r.now, &r.out)
+			r.want("!1expired", 1, 0)
+		}},
+		{"0 when the delay is over beyond the consumer's room", nil, func(r *rig) {
+			r.consumer(prefetch(1))
+			r.publish(sent{delay: 10}, sent{expiration: -1, delay: 10}, sent{expiration: -1, delay: 10}, sent{delay: 10})
+			r.now += 10
+			r.q.Expire(r.now, &r.out)
+			r.want("!2expired !3expired", 2, 0)
 			r.dispatch()
-			r.want("!1expired", 0, 0)
+			r.want("1", 1, 1)
 		}},
 		{"0 with a ready consumer is delivered", ttl(0), func(r *rig) {
 			r.consumer(nil)
@@ -698,6 +720,84 @@ func TestLengthLimits(t *testing.T) {
 			r.publish(sent{times: 2})
 			r.want("!1maxlen !2maxlen", 0, 0)
 		}},
+		{"what expires at once takes nobody's place", limits(1, None, RejectPublish), func(r *rig) {
+			if _, ok := r.publish(sent{expiration: -1, times: 2}, sent{}); !ok {
+				r.Error("refused")
+			}
+			if _, ok := r.publish(sent{expiration: -1}); ok {
+				r.Error("taken beside another")
+			}
+			r.want("!1expired !2expired", 1, 0)
+		}},
+		{"what has expired takes nobody's place before the timer comes", limits(None, 10, RejectPublishDLX), func(r *rig) {
+			r.publish(sent{size: 5, expiration: 3, times: 2})
+			if _, ok := r.publish(sent{}, sent{size: 7}); ok {
+				r.Error("taken over the limit")
+			}
+			r.want("!0maxlen", 3, 0)
+			r.now += 3
+			if _, ok := r.publish(sent{size: 8}); !ok {
+				r.Error("refused")
+			}
+			r.want("!1expired !2expired", 2, 0)
+		}},
+		{"what expires at once does so in front of a limit", limits(1, None, DropHead), func(r *rig) {
+			r.publish(sent{expiration: -1}, sent{}, sent{expiration: -1, times: 2}, sent{times: 2})
+			r.want("!1expired !2maxlen !3expired !4expired !5maxlen", 1, 0)
+		}},
+		{"length 0 drops what would expire at once", limits(0, None, DropHead), func(r *rig) {
+			r.publish(sent{expiration: -1})
+			r.consumer(prefetch(1))
+			r.publish(sent{expiration: -1, times: 2})
+			r.dispatch()
+			r.want("2 !1maxlen !3maxlen", 0, 1)
+		}},
+		{"beyond the consumer's room what expires at once takes nobody's place", limits(1, None, RejectPublish), func(r *rig) {
+			r.consumer(prefetch(1))
+			if _, ok := r.publish(sent{expiration: -1, journaled: true, times: 3}, sent{journaled: true}); !ok {
+				r.Error("refused")
+			}
+			if _, ok := r.publish(sent{expiration: -1}); ok {
+				r.Error("taken beside another")
+			}
+			r.want("!2expired !3expired", 2, 0)
+		}},
+		{"beyond the consumer's room a limit lets go of priorities as they came", func(c *Config) {
+			c.MaxLength, c.MaxPriority = 2, 9
+		}, func(r *rig) {
+			r.consumer(prefetch(1))
+			r.publish(sent{times: 4}, sent{priority: 1}, sent{priority: 2, expiration: -1})
+			r.dispatch()
+			r.want("1 !2maxlen !5maxlen !6maxlen", 2, 1)
+		}},
+		{"what the consumer has room for takes no bytes", limits(None, 7, RejectPublish), func(r *rig) {
+			r.consumer(prefetch(2))
+			if _, ok := r.publish(sent{size: 3, times: 4}); !ok {
+				r.Error("refused")
+			}
+			if _, ok := r.publish(sent{size: 2}); ok {
+				r.Error("taken over the limit")
+			}
+			if _, ok := r.publish(sent{size: 1}); !ok {
+				r.Error("refused")
+			}
+			r.dispatch()
+			r.want("1 2", 3, 2)
+		}},
+		{"beyond the consumer's room a limit counts as if each had come alone", limits(1, None, DropHead), func(r *rig) {
+			r.consumer(prefetch(1))
+			r.publish(sent{times: 2}, sent{expiration: -1, times: 2}, sent{times: 2})
+			r.dispatch()
+			r.want("1 !2maxlen !3expired !4expired !5maxlen", 1, 1)
+		}},
+		{"what comes back to others in transit is dropped before it expires", limits(0, None, DropHead), func(r *rig) {
+			r.consumer(nil)
+			r.publish(sent{expiration: -1})
+			r.dispatch()
+			r.publish(sent{journaled: true})
+			r.requeue(r.held[0])
+			r.want("1 !1maxlen", 1, 0)
+		}},
 		{"length 0 lets through what a ready consumer takes", limits(0, None, DropHead), func(r *rig) {
 			r.consumer(prefetch(2))
 			r.publish(sent{times: 3})
@@ -832,11 +932,14 @@ func TestLengthLimits(t *testing.T) {
 			if _, ok := r.publish(sent{size: 6}); !ok {
 				r.Error("refused although the first is as good as gone")
 			}
-			if _, ok := r.publish(sent{size: 1}); ok {
+			if _, ok := r.publish(sent{size: 5}); ok {
 				r.Error("accepted with a second message that stays")
 			}
+			if _, ok := r.publish(sent{size: 4}); !ok {
+				r.Error("refused although it fits beside the second")
+			}
 			r.dispatch()
-			r.want("1", 1, 1)
+			r.want("1", 2, 1)
 		}},
 		{"requeues may exceed the limit of reject-publish", limits(1, None, RejectPublish), func(r *rig) {
 			r.publish(sent{})

@@ -231,6 +231,27 @@ func (f *fifo) empty() bool { return f.first == nil }
 
 func (f *fifo) front() *Entry { return &f.first.entries[f.from] }
 
+// warmAhead is how many messages ahead of its turn a message's memory is asked for.
+const warmAhead = 8
+
+// warm asks for the memory of n messages, beginning with the one that has skip before it, as far as they are in the first
+// chunk. Those that did not have to wait for the journal have mostly just come, and are in the cache.
+func (f *fifo) warm(skip, n int) {
+	c := f.first
+	if c == nil {
+		return
+	}
+	end := len(c.entries)
+	if c == f.last {
+		end = f.to
+	}
+	for i := f.from + skip; i < min(f.from+skip+n, end); i++ {
+		if e := &c.entries[i]; e.Journaled && e.Msg != nil {
+			e.Msg.Warm()
+		}
+	}
+}
+
 func (f *fifo) push(e *Entry) {
 	if f.last == nil || f.to == len(f.last.entries) {
 		f.grow()

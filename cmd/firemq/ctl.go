@@ -140,6 +140,12 @@ func exchangePath(name string) string {
 
 // call sends one request and gives the answer's body. An error is one line for people.
 func (x *ctl) call(method, path string, body any, header ...string) ([]byte, error) {
+	p, _, err := x.exchange(method, path, body, header...)
+	return p, err
+}
+
+// exchange is call with the answer's headers, too.
+func (x *ctl) exchange(method, path string, body any, header ...string) ([]byte, http.Header, error) {
 	ctx, stop := interruptible(x.c.Context())
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, ctlTimeout)
@@ -152,17 +158,17 @@ func (x *ctl) call(method, path string, body any, header ...string) ([]byte, err
 	default:
 		p, err := json.Marshal(b)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		r = bytes.NewReader(p)
 	}
 	base, err := url.Parse(x.url)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, usagef("--url %s is no http:// or https:// URL", x.url)
+		return nil, nil, usagef("--url %s is no http:// or https:// URL", x.url)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(base.Scheme+"://"+base.Host+base.EscapedPath(), "/")+path, r)
 	if err != nil {
-		return nil, usagef("--url %s: %s", x.url, err)
+		return nil, nil, usagef("--url %s: %s", x.url, err)
 	}
 	req.SetBasicAuth(x.user, x.pass)
 	if body != nil {
@@ -176,17 +182,17 @@ func (x *ctl) call(method, path string, body any, header ...string) ([]byte, err
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
-		return nil, fmt.Errorf("%s cannot be reached: %w; is a broker running there, and --url right?", x.url, err)
+		return nil, nil, fmt.Errorf("%s cannot be reached: %w; is a broker running there, and --url right?", x.url, err)
 	}
 	defer res.Body.Close()
 	p, err := io.ReadAll(res.Body)
 	if err != nil {
-		return nil, fmt.Errorf("read the answer of %s: %w", x.url, err)
+		return nil, nil, fmt.Errorf("read the answer of %s: %w", x.url, err)
 	}
 	if res.StatusCode < 300 {
-		return p, nil
+		return p, res.Header, nil
 	}
-	return nil, refused(res.StatusCode, p)
+	return nil, nil, refused(res.StatusCode, p)
 }
 
 // refused is an answer that is no success.
@@ -207,6 +213,27 @@ func refused(status int, body []byte) error {
 		text = "there is no such object"
 	}
 	return errors.New(text)
+}
+
+// loaded tells of an import, with a line for each thing that was skipped.
+func (x *ctl) loaded(warnings []string) error {
+	const said = "definitions loaded"
+	if x.asJSON {
+		p, err := json.Marshal(struct {
+			Result   string   `json:"result"`
+			Warnings []string `json:"warnings,omitempty"`
+		}{said, warnings})
+		if err != nil {
+			return err
+		}
+		return x.raw(p)
+	}
+	for _, w := range warnings {
+		if _, err := fmt.Fprintln(x.t.out, "warning:", printable(w)); err != nil {
+			return err
+		}
+	}
+	return x.say(said)
 }
 
 // change sends a request whose success has nothing to tell but said.
@@ -818,7 +845,11 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 		if err != nil {
 			return err
 		}
-		return x.change("POST", definitions(), p, "definitions loaded")
+		_, header, err := x.exchange("POST", definitions(), p)
+		if err != nil {
+			return err
+		}
+		return x.loaded(api.Warnings(header.Values(api.WarningHeader)))
 	})
 	closeConnection := x.verb("close-connection NAME", "Close a connection; NAME is as in the list of connections", func(a []string) error {
 		header := []string{}

@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/firemq/firemq/mgmt/api"
 )
@@ -339,6 +340,14 @@ func (c *call) request(user, pass, method, path string, body any) ([]byte, error
 		return nil, fmt.Errorf("read the answer of %s: %w", c.url, err)
 	}
 	if res.StatusCode < 300 {
+		for _, w := range api.Warnings(res.Header.Values(api.WarningHeader)) {
+			fmt.Fprintln(c.t.Err, "warning:", strings.Map(func(r rune) rune {
+				if unicode.IsControl(r) {
+					return '?'
+				}
+				return r
+			}, w))
+		}
 		return p, nil
 	}
 	var e api.Error

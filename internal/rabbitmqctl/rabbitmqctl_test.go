@@ -131,6 +131,10 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%s\nstatus %d, want %d %q %q\n%s%s", step.line, got.status, status, text, want, got.out, got.err)
 		}
 	}
+	got := run("rabbitmqctl", `{"policies": [{"vhost": "/", "name": "ha", "pattern": "", "definition": {"ha-mode": "all"}}]}`, "import_definitions", "-")
+	if want := "warning: policy 'ha' in vhost '/' was skipped (ha-mode): there are no mirrored queues\n"; got.status != 0 || got.err != want {
+		t.Errorf("an import: %d %q, want %q", got.status, got.err, want)
+	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the export, which holds password hashes: %v %v", info, err)
 	}

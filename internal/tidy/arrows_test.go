@@ -22,14 +22,14 @@ var arrows = map[string][]string{
 	"internal/transport": {"internal/websocket"},
 
 	// The broker: decides, without sockets or wire frames.
-	"broker/message":     {"frames/table", "pool"},
+	"broker/message":     {"frames/table", "internal/prefetch", "pool"},
 	"broker/queue":       {"broker/message"},
 	"broker/pattern":     {},
 	"broker/dedup":       {"frames/table"},
 	"broker/policy":      {"broker/dedup", "broker/pattern", "broker/queue", "frames/table"},
 	"broker/auth":        {"broker/pattern"},
 	"broker/definitions": {"broker", "broker/auth", "broker/policy", "broker/queue", "frames/table", "internal/vfs", "route"},
-	"route":              {"broker/dedup", "frames/table"},
+	"route":              {"broker/dedup", "frames/table", "internal/prefetch"},
 	"journal":            {"internal/vfs", "pool"},
 	"broker": {
 		"broker/auth", "broker/dedup", "broker/message", "broker/policy", "broker/queue", "frames/table",
@@ -102,7 +102,7 @@ var testArrows = map[string][]string{
 	"test/pressure":        {"bench/plot", "frames/amqp", "frames/fmq1", "frames/table", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},
-	"mgmt":                 {"internal/vfs", "server"}, // a broken disk, a whole broker
+	"mgmt":                 {"frames/amqp", "internal/vfs", "server"}, // properties of messages, a broken disk, a whole broker
 	"tracing":              {"sdk/go", "server"},
 
 	"test/compat/go":            {"test/internal/brokertest"},
@@ -126,7 +126,7 @@ var homes = map[string][]string{
 	"github.com/spf13/pflag":                  {"cmd/firemq"},
 	"github.com/pelletier/go-toml/v2":         {"server"},
 	"golang.org/x/term":                       {"cmd/firemq"},
-	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server"},
+	"golang.org/x/sys":                        {"bench", "cmd/firemq", "internal/vfs", "loop", "server", "test/pressure"},
 	"go.opentelemetry.io/otel":                {"tracing"},
 	"go.opentelemetry.io/proto/otlp":          {"tracing"},
 	"google.golang.org/protobuf":              {"tracing"},

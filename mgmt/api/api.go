@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -314,7 +315,7 @@ type Consumer struct {
 	Active          bool           `json:"active"`
 	ActivityStatus  string         `json:"activity_status"`
 	Arguments       map[string]any `json:"arguments"`
-	ConsumerTimeout int64          `json:"consumer_timeout"` // ms
+	ConsumerTimeout int64          `json:"consumer_timeout"` // ms; 0: none
 	ChannelDetails  ChannelName    `json:"channel_details"`
 }
 
@@ -540,6 +541,20 @@ func Decode(p []byte, v any) error {
 	return d.Decode(v)
 }
 
+// WarningHeader is the name of headers in the answer to an import that say what was skipped: each is a Go string literal.
+const WarningHeader = "FireMQ-Warning"
+
+// Warnings are what those headers say.
+func Warnings(headers []string) []string {
+	var all []string
+	for _, h := range headers {
+		if s, err := strconv.Unquote(h); err == nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
 // Definitions are the whole broker but for its messages.
 type Definitions struct {
 	RabbitVersion    string            `json:"rabbit_version"`
@@ -565,6 +580,8 @@ type VHostDefinitions struct {
 	ProductVersion  string         `json:"product_version"`
 	Format          string         `json:"rabbitmq_definition_format"`
 	OriginalVHost   string         `json:"original_vhost_name"`
+	Explanation     string         `json:"explanation"`
+	Description     string         `json:"description"`
 	Metadata        VHostMetadata  `json:"metadata"`
 	Limits          map[string]int `json:"limits"`
 	VHostParts

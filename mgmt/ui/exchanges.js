@@ -6,7 +6,7 @@ import { ask, formDialog } from "./form.js";
 import { listPage } from "./list.js";
 import { binder, bindingTable, exchangeLink, publisher, tabs } from "./messages.js";
 
-const TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-random", "x-message-deduplication", "x-delayed-message"];
+const TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-random", "x-local-random", "x-message-deduplication", "x-delayed-message"];
 
 const features = (x) => [
   x.durable && badge("D", "Durable: survives a restart"),

@@ -60,8 +60,10 @@ const (
 	// maxContent is the largest body that content headers may announce at all.
 	maxContent = 512 << 20
 
-	// sessionMemory is about what a session with a channel takes, in bytes; see broker.ConnInfo.
-	sessionMemory = 3100
+	// sessionMemory is about what a session takes, channelsMemory what its channels share, in bytes; see
+	// broker.ConnInfo.
+	sessionMemory  = 1600
+	channelsMemory = 1550
 
 	// preTuneFrameMax bounds what a peer that has not logged in makes us keep. RabbitMQ accepts
 	// 4096; client properties of some frameworks come close to it.
@@ -143,7 +145,8 @@ type Session struct {
 	scratch       []byte // encoded replies
 	rewritten     []byte // properties of a publish that are stored otherwise than they came
 	body          body   // of which a part was taken
-	kept          int    // bytes of a partial frame, as counted by Conn.Hold
+	kept          int    // bytes of a partial frame, as counted by Conn.Hold or Broker.HoldGuest
+	guest         int64  // what is held before connection.open, as counted by Broker.HoldGuest
 	answered      bool   // this turn staged answers, which a client may ask for faster than it reads
 	wait          wait   // for answers that are kept until the disk has what they promise
 
@@ -174,6 +177,8 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 		Remote:   o.RemoteAddr(),
 		Local:    o.LocalAddr(),
 		Memory:   sessionMemory,
+
+		ChannelsMemory: channelsMemory,
 	}
 	if o, ok := o.(session.Counting); ok {
 		s.info.Octets = func() (n broker.Octets) {
@@ -189,6 +194,9 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 // OnData takes the whole frames of b and reports how many bytes those were, and how many the next
 // frame is known to need. Called by the connection's reader.
 func (s *Session) OnData(b []byte) (n, want int) {
+	if s.wait.bad != nil {
+		return len(b), 0
+	}
 	if s.state == expectHeader {
 		if n = s.header(b); n == 0 {
 			return 0, len(amqp.ProtocolHeader)
@@ -229,6 +237,9 @@ func (s *Session) frames(b []byte) (n, want int) {
 		n += k
 		if err != nil {
 			s.frameError(err)
+			if s.wait.bad != nil {
+				return len(b), 0
+			}
 			continue
 		}
 		n += s.frame(f, b[n:])
@@ -242,14 +253,22 @@ func (s *Session) keep(left, want int) {
 		left = 0 // as most often
 	}
 	n := min(left, want)
-	if n == s.kept || s.conn == nil {
+	if n == s.kept || s.conn == nil && (s.state == closing || s.state == closed) {
 		return
 	}
-	if e := s.conn.Hold(int64(n - s.kept)); e != nil {
+	if e := s.holdMore(int64(n - s.kept)); e != nil {
 		s.fail(codeOf(e.Kind), e.Text, 0)
 		return
 	}
 	s.kept = n
+}
+
+// holdMore counts n bytes more, or less, of what is unfinished.
+func (s *Session) holdMore(n int64) *broker.Error {
+	if s.conn != nil {
+		return s.conn.Hold(n)
+	}
+	return s.b.HoldGuest(&s.guest, n)
 }
 
 // pauseBacklog is this package's own reason to stop reading, beside the broker's: the client asks
@@ -312,10 +331,15 @@ func (s *Session) unknownFrame(f amqp.Frame) {
 }
 
 // frameError answers a malformed frame with 501. When the place of the next frame is lost, the session
-// is closed: nothing more is read.
+// is closed: nothing more is read. What came before it comes first.
 func (s *Session) frameError(err error) {
 	var e *amqp.FrameError
 	fatal := !errors.As(err, &e) || e.Fatal()
+	if fatal && s.waits() {
+		s.wait.bad = err
+		s.startWait()
+		return
+	}
 	if s.state == closing {
 		if fatal {
 			s.finish()
@@ -357,9 +381,9 @@ func (s *Session) endTurn() {
 
 // fail ends the connection for the peer's mistake: 0-9-1 connection exception. id is the method it
 // is about, 0 for none. Before the login it is silent: what is not trusted is not talked to. Answers
-// that are kept come first.
+// that are kept and frames that are held come first.
 func (s *Session) fail(code uint16, text string, id amqp.MethodID) {
-	if s.conn != nil && s.conn.Kept() {
+	if s.waits() {
 		s.later(func() { s.failNow(code, text, id) })
 		return
 	}
@@ -403,6 +427,7 @@ func (s *Session) sendClose(code uint16, text string, id amqp.MethodID) {
 // deliveries requeued, exclusive queues deleted. No Sink method is called afterwards.
 func (s *Session) detach() {
 	s.wait.drop()
+	s.b.HoldGuest(&s.guest, -s.guest)
 	for _, ch := range s.channels {
 		if ch != nil {
 			ch.dropContent()

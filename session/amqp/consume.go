@@ -222,6 +222,18 @@ func (ch *channel) recoverAsync(args []byte) {
 	}
 }
 
+// late closes the channel for a delivery that was not acknowledged in time. Answers that are kept come first: it is
+// found again. Outside of a turn.
+func (ch *channel) late(bc *broker.Channel) {
+	if ch.s.state != running || ch.bc != bc || bc.Kept() {
+		return
+	}
+	if _, e := bc.Late(); e != nil {
+		ch.raise(codeOf(e.Kind), e.Text, 0)
+		ch.s.endTurn()
+	}
+}
+
 func (ch *channel) recoverable(requeue bool, id amqp.MethodID) bool {
 	if !requeue {
 		ch.fail(amqp.CodeNotImplemented, "requeue=false", id)

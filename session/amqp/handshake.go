@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/frames/amqp"
 	"github.com/firemq/firemq/frames/table"
 )
@@ -121,6 +122,10 @@ func (s *Session) startOk(args []byte) {
 	if !ok {
 		return
 	}
+	if e := s.holdMore(broker.PropertiesMemory(props)); e != nil {
+		s.fail(codeOf(e.Kind), e.Text, m.ID())
+		return
+	}
 	s.info.Properties = props
 	s.wantsCancel = capable(props, "consumer_cancel_notify")
 	s.wantsBlocked = capable(props, "connection.blocked")
@@ -227,6 +232,8 @@ func (s *Session) openVHost(args []byte) {
 	}
 	s.info.VHost = string(m.VirtualHost)
 	s.info.Mechanism, s.info.FrameMax, s.info.ChannelMax, s.info.Heartbeat = s.mechanism, s.frameMax, s.channelMax, s.heartbeat
+	s.b.HoldGuest(&s.guest, -s.guest)
+	s.kept = 0
 	conn, e := s.b.Connect(s.user, &s.peer, &s.info)
 	if e != nil {
 		s.fail(codeOf(e.Kind), e.Text, m.ID())

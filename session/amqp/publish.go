@@ -143,7 +143,8 @@ func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 		panic("BUG: amqp: properties that were scanned do not decode: " + err.Error())
 	}
 	if delayed {
-		if l.attr.Delay, p.Headers = broker.Delay(p.Headers); l.attr.Delay == 0 && token == "" && !bcc {
+		headers, differ := ch.s.b.Delay(&l.attr, p.Headers)
+		if p.Headers = headers; !differ && token == "" && !bcc {
 			return props, true
 		}
 	}

@@ -19,13 +19,15 @@ type wait struct {
 	on    bool   // frames are held, or an error is
 	held  []byte // whole frames
 	fault func() // raises the error that ended the run of frames; nil: there is none
+	at    int    // how much of held comes before the fault
+	bad   error  // of a malformed frame behind all that: nothing can be read any more; nil: there is none
 
 	asked atomic.Bool // as on, for Answered
 }
 
 // drop forgets what is held: the connection ends.
 func (w *wait) drop() {
-	w.on, w.held, w.fault = false, nil, nil
+	w.on, w.held, w.fault, w.at, w.bad = false, nil, nil, 0, nil
 	w.asked.Store(false)
 }
 
@@ -74,10 +76,13 @@ func (s *Session) hold(frame []byte) {
 	s.startWait()
 }
 
-// later raises an error after the answers that are kept. What follows it is held.
+// waits reports whether what comes now must wait: answers are kept, or frames are held.
+func (s *Session) waits() bool { return s.wait.on || s.conn != nil && s.conn.Kept() }
+
+// later raises an error after the answers that are kept and the frames that are held. What follows it is held.
 func (s *Session) later(fault func()) {
 	if s.wait.fault == nil {
-		s.wait.fault = fault
+		s.wait.fault, s.wait.at = fault, len(s.wait.held)
 	}
 	s.startWait()
 }
@@ -101,24 +106,42 @@ func (p *peer) Answered() {
 	}
 }
 
+// Late implements broker.Peer.
+func (p *peer) Late(bc *broker.Channel) {
+	p.Do(func() { bc.Sink().(*channel).late(bc) })
+}
+
 // goOn carries out what was held. By the reader.
 func (s *Session) goOn() {
 	if !s.wait.on {
 		return
 	}
-	held, fault := s.wait.held, s.wait.fault
+	held, fault, at, bad := s.wait.held, s.wait.fault, s.wait.at, s.wait.bad
 	s.wait.drop()
 	s.wait.held = held[:0] // what is held again moves to its front
-	if fault != nil {
+	s.framesHeld(held[:at])
+	switch {
+	case fault == nil:
+	case s.waits():
+		s.later(fault)
+	default:
 		fault()
 	}
-	if n, _ := s.frames(held); n < len(held) && s.state != closed {
-		panic("BUG: amqp: a part of a frame was held")
+	s.framesHeld(held[at:])
+	if bad != nil && s.state != closed {
+		s.frameError(bad)
 	}
 	s.endTurn()
 	s.pushBack()
 	if !s.wait.on {
 		s.wait.held = nil
 		s.peer.Resume(pauseHeld)
+	}
+}
+
+// framesHeld carries out frames that were held, or holds them again.
+func (s *Session) framesHeld(b []byte) {
+	if n, _ := s.frames(b); n < len(b) && s.state != closed {
+		panic("BUG: amqp: a part of a frame was held")
 	}
 }

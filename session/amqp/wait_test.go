@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,6 +118,77 @@ func TestAnswersKeepTheirOrder(t *testing.T) {
 			if c.out.paused != 0 && !c.gone {
 				t.Errorf("%s: reading is still paused", step.what)
 			}
+		}
+	})
+}
+
+// A malformed frame ends the connection behind the frames that came before it, which were held, and their answers;
+// what comes behind it is dropped.
+func TestMalformedFrameBehindHeldOnes(t *testing.T) {
+	onHeldDisk(t, func(t *testing.T, b *broker.Broker, gate *vfs.Gate) {
+		const (
+			noEnd   = `raw "\x01\x00\x01\x00\x00\x00\x00\x00"`
+			tooLong = `raw "\x01\x00\x01\xff\xff\xff\xff"`
+			noType  = `raw "\x09\x00\x01\x00\x00\x00\x00\xce"`
+		)
+		declares := func(q string) []string {
+			return []string{`1 queue.declare queue="` + q + `" durable`, `1 basic.qos`, `1 queue.declare queue="` + q + `.2" durable`, `1 basic.publish routing-key="` + q + `.2"`, `1 header size=0`}
+		}
+		answers := func(q string, more ...string) []string {
+			return append([]string{`1 queue.declare-ok queue="` + q + `"`, `1 basic.qos-ok`, `1 queue.declare-ok queue="` + q + `.2"`}, more...)
+		}
+		for q, c := range map[string]struct {
+			send [][]string
+			want []string
+		}{
+			"no end": {[][]string{append(declares("no end"), noEnd, `1 queue.declare queue="never" durable`), {`1 queue.declare queue="never" durable`}}, answers("no end")},
+			"later":  {[][]string{declares("later"), {tooLong}, {`1 queue.declare queue="never" durable`}}, answers("later")},
+			"kept":   {[][]string{{`1 queue.declare queue="kept" durable`, `1 queue.declare queue="kept.2" durable`, `1 basic.publish routing-key="kept.2"`, `1 header size=0`, noEnd}}, []string{`1 queue.declare-ok queue="kept"`, `1 queue.declare-ok queue="kept.2"`}},
+			"behind an error": {[][]string{append(declares("behind an error"), `1 queue.declare queue="behind an error"`, `1 basic.qos`), {tooLong}},
+				answers("behind an error", `1 channel.close reply-code=406 reply-text="PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'behind an error' in vhost '/': received 'false' but current is 'true'" class-id=50 method-id=10`)},
+			"unknown type": {[][]string{append(declares("unknown type"), noType, `1 queue.declare queue="never" durable`), {`0 connection.close-ok`}}, answers("unknown type")},
+		} {
+			client := openChannel(t, b, Options{})
+			synctest.Wait()
+			gate.Shut()
+			for _, lines := range c.send {
+				client.send(lines...)
+			}
+			client.expect()
+			if client.out.paused == 0 {
+				t.Errorf("%s: reading goes on", q)
+			}
+			gate.Open()
+			client.settle()
+			got := client.got()
+			if len(got) < 2 || !slices.Equal(got[:len(got)-2], c.want) || !strings.Contains(got[len(got)-2], "connection.close reply-code=501") || got[len(got)-1] != "closed" {
+				t.Errorf("%s: got\n%s\nwant\n%s, and 501", q, list(got), list(c.want))
+			}
+			other := openChannel(t, b, Options{})
+			other.send(`1 queue.declare queue="`+q+`.2" passive`, `1 queue.declare queue="never" passive`)
+			other.settle()
+			if got := other.got(); len(got) != 2 || got[0] != `1 queue.declare-ok queue="`+q+`.2" message-count=1` || !strings.Contains(got[1], "reply-code=404") {
+				t.Errorf("%s: then\n%s", q, list(got))
+			}
+		}
+	})
+}
+
+// So does one that was read while the connection had to rest.
+func TestMalformedFrameBehindSlices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(t)
+		c := openChannel(t, b, Options{})
+		var lines, want []string
+		for i := range 1000 {
+			lines = append(lines, fmt.Sprintf(`1 queue.declare queue="q%d"`, i))
+			want = append(want, fmt.Sprintf(`1 queue.declare-ok queue="q%d"`, i))
+		}
+		c.send(append(lines, `raw "\x01\x00\x01\xff\xff\xff\xff"`)...)
+		c.settle()
+		got := c.got()
+		if n := len(got) - 2; n < 0 || !slices.Equal(got[:n], want) || !strings.Contains(got[n], "connection.close reply-code=501") || got[n+1] != "closed" {
+			t.Errorf("%d answers, the last ones %q", len(got), got[max(0, len(got)-3):])
 		}
 	})
 }

@@ -134,6 +134,32 @@ func (s *Session) dropSubscription(c *broker.Consumer, tag uint64, size int) {
 	s.endTurn()
 }
 
+// lateBatch is how many late deliveries one look takes back.
+const lateBatch = 256
+
+// late ends the subscriptions whose deliveries were not acknowledged in time, and takes back those of gets, each
+// with its error. The connection goes on. Reader's goroutine, outside of a turn.
+func (s *Session) late() {
+	if s.state != open {
+		return
+	}
+	for range lateBatch {
+		l, e := s.ch.Late()
+		if e == nil {
+			break
+		}
+		s.ch.Withdraw(l)
+		if c := l.Consumer; c != nil && s.subs[c.Handle] == c {
+			delete(s.subs, c.Handle)
+			f := refused(e)
+			s.stage(wire.OpCancelled, &wire.Cancelled{Sub: c.Handle, Code: f.code, Msg: f.text})
+			continue
+		}
+		s.fail(0, refused(e))
+	}
+	s.endTurn()
+}
+
 // forget removes a subscription that the broker ended. Reader's goroutine.
 func (s *Session) forget(c *broker.Consumer) {
 	if s.subs[c.Handle] == c {

@@ -75,6 +75,8 @@ func (s *Session) hello(f wire.Frame) {
 		s.fatal(0, refused(e))
 		return
 	}
+	s.b.HoldGuest(&s.guest, -s.guest)
+	s.kept = 0
 	conn, e := s.b.Connect(user, (*peer)(s), info)
 	if e != nil {
 		s.fatal(0, refused(e))

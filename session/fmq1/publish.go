@@ -68,17 +68,18 @@ func (s *Session) publish(f wire.Frame) {
 	}
 	s.carryOut()
 	s.args = broker.Publish{Seq: p.Seq, Mandatory: p.Mandatory}
-	maps, blind, delay := noMaps, []byte(nil), int64(0)
+	attr := message.Attributes{
+		Encoding: message.FMQ1, Persistent: p.Persistent, Priority: p.Priority, HasHeaders: p.HasHeaders(), Expiration: p.Expiration,
+	}
+	maps, blind := noMaps, []byte(nil)
 	if len(p.Props) > 0 || len(p.Headers) > 0 {
 		s.props = appendMap(appendMap(s.props[:0], p.Props), p.Headers)
 		maps = s.props
 		if replies || bytes.Contains(p.Headers, headerCC) || delays {
-			maps, blind, delay = s.rewrite(maps)
+			maps, blind = s.rewrite(&attr, maps)
 		}
 	}
-	m := message.NewBlind(message.Attributes{
-		Encoding: message.FMQ1, Persistent: p.Persistent, Priority: p.Priority, HasHeaders: p.HasHeaders(), Expiration: p.Expiration, Delay: delay,
-	}, p.Exchange, p.Key, blind, maps, len(f.Payload))
+	m := message.NewBlind(attr, p.Exchange, p.Key, blind, maps, len(f.Payload))
 	copy(m.Body(), f.Payload)
 	s.args.Msg = m
 	if len(p.UserID) > 0 {
@@ -102,9 +103,9 @@ var (
 )
 
 // rewrite carries out direct reply-to, sender-selected distribution and delays, for messages that may
-// ask for one of them: it notes further keys and faults in s.args, and gives the property bytes to store
-// and the delay in ms.
-func (s *Session) rewrite(maps []byte) (stored, blind []byte, delay int64) {
+// ask for one of them: it notes further keys and faults in s.args and the delay in attr, and gives the
+// property bytes to store.
+func (s *Session) rewrite(attr *message.Attributes, maps []byte) (stored, blind []byte) {
 	props, err := wire.Codec{}.Decode(maps)
 	if err != nil {
 		panic("BUG: fmq1: properties that were checked do not decode: " + err.Error())
@@ -122,8 +123,8 @@ func (s *Session) rewrite(maps []byte) (stored, blind []byte, delay int64) {
 	if selected.BCC {
 		props.Headers = broker.WithoutBCC(props.Headers)
 	}
-	delay, props.Headers = broker.Delay(props.Headers)
-	return wire.Codec{}.Append(nil, &props), selected.Blind, delay
+	props.Headers, _ = s.b.Delay(attr, props.Headers)
+	return wire.Codec{}.Append(nil, &props), selected.Blind
 }
 
 func appendMap(dst, m []byte) []byte {

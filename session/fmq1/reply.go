@@ -123,9 +123,15 @@ func (s *Session) failed(rid uint64, e *broker.Error) bool {
 	return true
 }
 
-// fatal tells the client why and ends the connection.
+// fatal tells the client why and ends the connection, after the answers that are kept and the frames that are
+// held. What comes behind it is dropped.
 func (s *Session) fatal(rid uint64, f fault) {
-	if s.state == ended {
+	if s.state == ended || s.wait.fault != nil {
+		return
+	}
+	if s.waits() {
+		s.wait.fault, s.wait.rid = &f, rid
+		s.startWait()
 		return
 	}
 	s.log(slog.LevelWarn, "connection error", f)

@@ -86,10 +86,11 @@ type Session struct {
 
 	// Owned by the connection's reader.
 	state    state
-	inTurn   bool // OnData is running: the transport flushes after it
-	settling bool // acks or nacks may be collected in the channel
-	throttle bool // this turn published during an alarm
-	kept     int  // bytes of a partial frame, as counted by Conn.Hold
+	inTurn   bool  // OnData is running: the transport flushes after it
+	settling bool  // acks or nacks may be collected in the channel
+	throttle bool  // this turn published during an alarm
+	kept     int   // bytes of a partial frame, as counted by Conn.Hold or Broker.HoldGuest
+	guest    int64 // what is held before welcome, as counted by Broker.HoldGuest
 	ch       *broker.Channel
 	user     string
 	vhost    string
@@ -192,11 +193,16 @@ func (s *Session) keep(left, want int) {
 	if n > largeFrame && s.alarm.Load() != 0 {
 		s.throttle = true
 	}
-	c := s.conn.Load()
-	if n == s.kept || c == nil || s.state != open {
+	if n == s.kept || s.state > open {
 		return
 	}
-	if e := c.Hold(int64(n - s.kept)); e != nil {
+	var e *broker.Error
+	if c := s.conn.Load(); c != nil {
+		e = c.Hold(int64(n - s.kept))
+	} else {
+		e = s.b.HoldGuest(&s.guest, int64(n-s.kept))
+	}
+	if e != nil {
 		s.fatal(0, refused(e))
 		return
 	}
@@ -226,6 +232,9 @@ func (s *Session) read(b []byte) (n, want int) {
 		s.state = atHello
 	}
 	for s.state != ended && n < len(b) {
+		if s.wait.fault != nil {
+			return len(b), 0
+		}
 		f, taken, more, err := wire.Next(b[n:], uint32(s.MaxMessage()))
 		if err != nil {
 			s.fatal(0, malformed(err))
@@ -355,6 +364,7 @@ func (s *Session) leave() {
 	if c := s.conn.Load(); c != nil {
 		c.Quiesce()
 	}
+	s.b.HoldGuest(&s.guest, -s.guest)
 	s.wait.drop()
 	s.o.Lock()
 	s.quiet = true

@@ -16,15 +16,17 @@ import (
 // and a frame.
 type wait struct {
 	// Owned by the connection's reader.
-	on   bool
-	held []byte // whole frames
+	on    bool
+	held  []byte // whole frames
+	fault *fault // ends the connection behind them: nothing more is read; nil: nothing does
+	rid   uint64 // of the request that the fault is about
 
 	asked atomic.Bool // as on, for Answered
 }
 
 // drop forgets what is held: the connection ends.
 func (w *wait) drop() {
-	w.on, w.held = false, nil
+	w.on, w.held, w.fault = false, nil, nil
 	w.asked.Store(false)
 }
 
@@ -52,6 +54,15 @@ func (s *Session) mustWait(f wire.Frame) bool {
 // hold keeps a frame, and stops reading.
 func (s *Session) hold(frame []byte) {
 	s.wait.held = append(s.wait.held, frame...)
+	s.startWait()
+}
+
+// waits reports whether what comes now must wait: answers are kept, or frames are held.
+func (s *Session) waits() bool {
+	return s.wait.on || s.state == open && s.conn.Load().Kept()
+}
+
+func (s *Session) startWait() {
 	if s.wait.on {
 		return
 	}
@@ -70,15 +81,21 @@ func (p *peer) Answered() {
 	}
 }
 
+// Late: see broker.Peer.
+func (p *peer) Late(*broker.Channel) { p.o.Do((*Session)(p).late) }
+
 // goOn carries out what was held. Reader's goroutine.
 func (s *Session) goOn() {
 	if !s.wait.on {
 		return
 	}
-	held := s.wait.held
+	held, fault, rid := s.wait.held, s.wait.fault, s.wait.rid
 	s.wait.drop()
 	s.wait.held = held[:0] // what is held again moves to its front
 	s.take(held, false)
+	if fault != nil {
+		s.fatal(rid, *fault)
+	}
 	if !s.wait.on {
 		s.wait.held = nil
 		s.resume(pauseHeld)

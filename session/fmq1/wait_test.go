@@ -125,6 +125,60 @@ func TestRequestsWaitBehindKeptAnswers(t *testing.T) {
 	})
 }
 
+// What ends the connection, a malformed frame or a publish out of order, does so behind the frames that came before
+// it, which were held, and their answers; what comes behind it is dropped.
+func TestFatalFaultBehindHeldFrames(t *testing.T) {
+	onHeldDisk(t, func(t *testing.T, b *broker.Broker, gate *vfs.Gate) {
+		for name, c := range map[string]struct {
+			bad  []byte
+			want string
+		}{
+			"malformed": {[]byte{0xff, 0xff, 0xff, 0xff}, `"code":501`},
+			"sequence":  {parse(t, `publish {"seq": 7, "key": "never"} ""`), `"msg":"COMMAND_INVALID - publish has seq 7, expected 1"`},
+		} {
+			for _, held := range []bool{true, false} {
+				q := fmt.Sprint(name, held)
+				l := newLink(t, b, Options{})
+				l.feed([]byte(wire.Preface))
+				l.feed(parse(t, `hello {"ver":1,"auth":{"mech":"plain","user":"guest","pass":"guest"}}`))
+				l.settle()
+				l.o.take()
+				gate.Shut()
+				send := parse(t, `declare_queue {"rid": 1, "name": "`+q+`", "durable": true}`)
+				want := []string{`ok {"rid":1,"name":"` + q + `"}`}
+				if held {
+					send = append(send, parse(t, `unsubscribe {"rid": 2, "sub": 1}`)...)
+					send = append(send, parse(t, `declare_queue {"rid": 3, "name": "`+q+`.2"}`)...)
+					want = append(want, `ok {"rid":2}`, `ok {"rid":3`)
+				}
+				never := parse(t, `declare_queue {"rid": 4, "name": "never", "durable": true}`)
+				l.feed(append(append(send, c.bad...), never...))
+				l.feed(never)
+				l.settle()
+				if got := show(t, l.o.take()); len(got) > 0 || broker.Reason(l.o.paused) != pauseHeld {
+					t.Errorf("%s: got %q before the disk has anything, paused for %x", q, got, l.o.paused)
+				}
+				gate.Open()
+				l.settle()
+				got := show(t, l.o.take())
+				ok := len(got) == len(want)+1 && l.o.closed
+				for i := range want {
+					ok = ok && strings.HasPrefix(got[i], want[i])
+				}
+				if last := got[max(0, len(got)-1)]; !ok || !strings.Contains(last, c.want) || !strings.Contains(last, `"fatal":true`) {
+					t.Errorf("%s: got\n%s\nwant\n%s", q, strings.Join(got, "\n"), strings.Join(append(want, c.want), "\n"))
+				}
+				if n := b.Totals().Queues; n == 0 {
+					t.Errorf("%s: no queue", q)
+				}
+			}
+		}
+		if n := b.Totals().Queues; n != 6 {
+			t.Errorf("%d queues, want those of the frames before the fault: 6", n)
+		}
+	})
+}
+
 // A partial frame is counted also after the frames before it were held.
 func TestPartialFrameBehindHeldOnesIsCounted(t *testing.T) {
 	onHeldDisk(t, func(t *testing.T, b *broker.Broker, gate *vfs.Gate) {

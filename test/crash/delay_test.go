@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// TestKillDelayed publishes persistent messages with delays and confirms, kills the broker with kill -9
+// TestKillDelayed publishes persistent messages with delays, or due times, and confirms, kills the broker with kill -9
 // while some are due and others are not, and starts it again: every confirmed message comes, none before
 // it is due.
 func TestKillDelayed(t *testing.T) {
@@ -43,8 +43,12 @@ func TestKillDelayed(t *testing.T) {
 	for i := range n {
 		delay := time.Duration(1+rng.Int64N(longest.Milliseconds())) * time.Millisecond
 		due[i] = time.Now().Truncate(time.Millisecond).Add(delay)
+		headers := amqp.Table{"x-delay": delay.Milliseconds()}
+		if i%2 == 0 {
+			headers = amqp.Table{"x-delay-until": due[i].UnixMilli()}
+		}
 		c, err := ch.PublishWithDeferredConfirm("delays", "task."+strconv.Itoa(i), false, false, amqp.Publishing{
-			DeliveryMode: amqp.Persistent, Headers: amqp.Table{"x-delay": delay.Milliseconds()}, Body: []byte(strconv.Itoa(i)),
+			DeliveryMode: amqp.Persistent, Headers: headers, Body: []byte(strconv.Itoa(i)),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -74,8 +78,9 @@ func TestKillDelayed(t *testing.T) {
 			case time.Now().Before(at):
 				t.Fatalf("message %d came %s before it was due", i, time.Until(at))
 			}
-			if ms, ok := d.Headers["x-delay"].(int32); !ok || ms > 0 {
-				t.Fatalf("message %d has the header x-delay %v", i, d.Headers["x-delay"])
+			ms, _ := d.Headers["x-delay"].(int32)
+			if until, _ := d.Headers["x-delay-until"].(int64); i%2 == 0 && until != at.UnixMilli() || i%2 != 0 && ms >= 0 {
+				t.Fatalf("message %d has the headers %v", i, d.Headers)
 			}
 			delete(due, i)
 		case <-ctx.Done():

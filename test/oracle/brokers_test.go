@@ -67,8 +67,9 @@ const (
 	startLimit   = 90 * time.Second
 )
 
-// startRabbit starts a node, or says why it can't.
-func startRabbit() (r *rabbit, skip string, err error) {
+// startRabbit starts a node, or says why it can't. environment, if it is not "", is a list of the application's
+// settings in Erlang's words, {name, value}.
+func startRabbit(environment string) (r *rabbit, skip string, err error) {
 	if *rabbitFlag != "" {
 		amqp, api, _ := strings.Cut(*rabbitFlag, ",")
 		r = &rabbit{amqp: amqp, api: api}
@@ -106,6 +107,13 @@ func startRabbit() (r *rabbit, skip string, err error) {
 		"RABBITMQ_CONFIG_FILE=" + filepath.Join(dir, "rabbitmq.conf"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "plugins"),
 		"ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT=" + r.epmd,
+	}
+	if environment != "" { // an empty one has RabbitMQ list its mechanisms in another order
+		file := filepath.Join(dir, "advanced.config")
+		if err := os.WriteFile(file, []byte("[{rabbit, ["+environment+"]}]."), 0o644); err != nil {
+			return nil, "", err
+		}
+		r.cmd.Env = append(r.cmd.Env, "RABBITMQ_ADVANCED_CONFIG_FILE="+file)
 	}
 	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
 	// The start script stops the node on SIGTERM, which it gets should the test die.
@@ -287,7 +295,8 @@ type fire struct {
 	dir string
 }
 
-func startFire() (*fire, error) {
+// startFire starts a FireMQ with a consumer timeout, 0 for the default.
+func startFire(timeout time.Duration) (*fire, error) {
 	dir, err := os.MkdirTemp("", "oracle-fire-")
 	if err != nil {
 		return nil, err
@@ -306,7 +315,7 @@ func startFire() (*fire, error) {
 	if err := os.WriteFile(filepath.Join(dir, "definitions.json"), definitions, 0o644); err != nil {
 		return nil, err
 	}
-	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Data: dir, NoSync: true, Version: "test"})
+	s, err := server.Start(context.Background(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Data: dir, NoSync: true, ConsumerTimeout: timeout, Version: "test"})
 	if err != nil {
 		return nil, err
 	}

@@ -52,9 +52,9 @@ var (
 func both(t *testing.T) *brokers {
 	t.Helper()
 	once.Do(func() {
-		sides.rabbit, sides.skip, sides.err = startRabbit()
+		sides.rabbit, sides.skip, sides.err = startRabbit("")
 		if sides.err == nil && sides.skip == "" {
-			sides.fire, sides.err = startFire()
+			sides.fire, sides.err = startFire(0)
 		}
 	})
 	switch {

@@ -4,6 +4,9 @@ package pressure
 
 import (
 	"bufio"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -32,7 +35,8 @@ type crowd struct {
 	answers *bufio.Scanner
 }
 
-// crowdEnv has the addresses of the broker when this process is a crowd.
+// crowdEnv has the addresses of the broker when this process is a crowd: AMQP, the FireMQ protocol, and AMQP over TLS
+// if the broker has that.
 const crowdEnv = "FIREMQ_TEST_CROWD"
 
 func TestMain(m *testing.M) {
@@ -43,11 +47,11 @@ func TestMain(m *testing.M) {
 	os.Exit(brokertest.Main(m))
 }
 
-// startCrowd starts the process; it ends with the test.
-func startCrowd(t *testing.T, b *brokertest.Broker) *crowd {
+// startCrowd starts the process, which knows more addresses of the broker if there are any; it ends with the test.
+func startCrowd(t *testing.T, b *brokertest.Broker, more ...string) *crowd {
 	t.Helper()
 	c := &crowd{cmd: exec.Command(os.Args[0])}
-	c.cmd.Env = append(os.Environ(), crowdEnv+"="+brokertest.Address(t, b.AMQPURL)+" "+brokertest.Address(t, b.FireURL))
+	c.cmd.Env = append(os.Environ(), crowdEnv+"="+strings.Join(append([]string{brokertest.Address(t, b.AMQPURL), brokertest.Address(t, b.FireURL)}, more...), " "))
 	c.cmd.Stderr = os.Stderr
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := c.cmd.StdinPipe()
@@ -104,6 +108,9 @@ func (c *crowd) pause(on bool) {
 // beCrowd carries out orders until there are no more.
 func beCrowd(addrs []string) {
 	m := &many{amqp: addrs[0], fire: addrs[1]}
+	if len(addrs) > 2 {
+		m.amqps = addrs[2]
+	}
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		var kind string
@@ -117,6 +124,10 @@ func beCrowd(addrs []string) {
 		case "drop": // the last so many
 			if _, err = fmt.Sscan(rest, &n); err == nil {
 				m.drop(n)
+			}
+		case "stall": // so many connections of a kind, in their handshake
+			if _, err = fmt.Sscan(rest, &kind, &n); err == nil {
+				err = m.stall(kind, n)
 			}
 		case "misbehave":
 			if _, err = fmt.Sscan(rest, &n); err == nil {
@@ -133,7 +144,7 @@ func beCrowd(addrs []string) {
 
 // many are the connections of a crowd.
 type many struct {
-	amqp, fire string // addresses
+	amqp, fire, amqps string // addresses
 
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
@@ -156,6 +167,41 @@ func (m *many) open(kind string, n int) error {
 		c, err := connect()
 		if err == nil {
 			m.keep(c)
+		}
+		return err
+	})
+}
+
+// stall has n clients send most of the longest frame that may come before a login; or log in, up to the vhost, with
+// as much of properties.
+func (m *many) stall(kind string, n int) error {
+	const most = 64 << 10
+	addr, first := m.amqp, []byte(amqp.ProtocolHeader)
+	switch kind {
+	case "AMQP":
+		login := amqp.ConnectionStartOk{ClientProperties: table.Append(nil, table.Table{{Name: "x", Value: table.StringValue(strings.Repeat("x", most-1000))}})}
+		first = login.AppendFrame(first, 0)
+		first = first[:len(first)-1]
+	case "FMQ1":
+		addr = m.fire
+		hello := fmq1.Hello{Ver: 1, Auth: fmq1.Auth{Mech: "plain", User: strings.Repeat("x", most-1000)}}
+		first = fmq1.Append([]byte(fmq1.Preface), fmq1.OpHello, &hello)
+		first = first[:len(first)-1]
+	case "properties": // which take more memory than on the wire
+		properties := make(table.Table, most/8)
+		for i := range properties {
+			properties[i] = table.Field{Name: fmt.Sprint(i), Value: table.BoolValue(true)}
+		}
+		login := amqp.ConnectionStartOk{ClientProperties: table.Append(nil, properties), Mechanism: []byte("PLAIN"), Response: []byte("\x00guest\x00guest"), Locale: []byte("en_US")}
+		first = login.AppendFrame(first, 0)
+	default:
+		return fmt.Errorf("no such kind")
+	}
+	return together(32, n, func(int) error {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			m.keep(c)
+			c.Write(first) // its error is that it was refused
 		}
 		return err
 	})
@@ -234,6 +280,10 @@ func (m *many) misbehave(n int) error {
 	if err := m.prepareUnread(); err != nil {
 		return err
 	}
+	hello, err := clientHello()
+	if err != nil {
+		return err
+	}
 	floods := []func(i int) error{
 		m.floodReading(func(int) []byte {
 			return (&amqp.ChannelClose{}).AppendFrame((&amqp.ChannelOpen{}).AppendFrame(nil, 2), 2)
@@ -250,24 +300,28 @@ func (m *many) misbehave(n int) error {
 			return (&amqp.BasicCancel{ConsumerTag: []byte("c")}).AppendFrame(b, 1)
 		}),
 		m.floodFMQ1,
+	}
+	// Those who connect without end come when the others are there, who would wait behind them.
+	comers := []func(i int) error{
 		m.again(func() (net.Conn, error) {
 			return rawamqp.Connect(m.amqp, "guest", nil, amqp.IDConnectionOpenOk)
 		}),
 		m.again(func() (net.Conn, error) { return rawamqp.Connect(m.amqp, "wrong", nil, amqp.IDConnectionTune) }),
 		m.again(func() (net.Conn, error) { return net.Dial("tcp", m.amqp) }),
+		m.again(func() (net.Conn, error) { return m.hello(hello) }),
 	}
 	quiet := []func(i int) error{
-		m.again(m.stalled), // dropped after the time for a handshake
 		m.unread,
 		m.halfFrame,
 	}
-	return together(16, n, func(i int) error {
-		if k := i / 3; i%3 == 0 {
-			return floods[k%len(floods)](i)
-		} else {
-			return quiet[(2*k+i%3)%len(quiet)](i)
-		}
-	})
+	stalled := []func(i int) error{ // each is dropped after the time for a handshake, and comes again
+		m.again(func() (net.Conn, error) { return m.stalled(m.amqp, []byte(amqp.ProtocolHeader[:4])) }),
+		m.again(func() (net.Conn, error) { return m.stalled(m.amqps, hello) }),
+	}
+	some := func(n int, of []func(i int) error) error {
+		return together(16, n, func(i int) error { return of[i%len(of)](i) })
+	}
+	return errors.Join(some(n/5, floods), some(n/3, quiet), some(n/3, stalled), some(n-n/5-2*(n/3), comers))
 }
 
 func declare(queue string, durable bool) []byte {
@@ -284,15 +338,48 @@ func (m *many) prepareUnread() error {
 }
 
 // stalled begins a handshake, and says nothing more until it is cut off.
-func (m *many) stalled() (net.Conn, error) {
-	c, err := net.Dial("tcp", m.amqp)
+func (m *many) stalled(addr string, first []byte) (net.Conn, error) {
+	c, err := net.Dial("tcp", addr)
 	if err == nil {
-		_, err = c.Write([]byte(amqp.ProtocolHeader[:4]))
+		_, err = c.Write(first)
 	}
 	if err == nil {
 		io.Copy(io.Discard, c)
 	}
 	return c, err
+}
+
+// hello has the broker compute its part of a TLS handshake, without computing anything.
+func (m *many) hello(hello []byte) (net.Conn, error) {
+	c, err := net.Dial("tcp", m.amqps)
+	if err == nil {
+		_, err = c.Write(hello)
+	}
+	if err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	return c, err
+}
+
+// clientHello is what a TLS client says first.
+func clientHello() ([]byte, error) {
+	here, there := net.Pipe()
+	go func() {
+		tls.Client(there, &tls.Config{InsecureSkipVerify: true}).Handshake() // its error is that here is closed
+		there.Close()
+	}()
+	defer here.Close()
+	const head = 5 // of a TLS record, whose length is in the last two octets
+	b := make([]byte, 4096)
+	n, err := io.ReadAtLeast(here, b, head)
+	if err != nil {
+		return nil, err
+	}
+	size := head + int(binary.BigEndian.Uint16(b[head-2:]))
+	if n < size {
+		_, err = io.ReadFull(here, b[n:size])
+	}
+	return b[:size], err
 }
 
 // unread publishes to a queue that it consumes, and reads nothing.
@@ -363,16 +450,23 @@ func (m *many) floodFMQ1(int) error {
 	return nil
 }
 
-// write sends frames as fast as they are taken, some at a time, until the connection ends.
+// write sends frames as fast as they are taken, some at a time, until the connection ends. They are made once: what
+// peers take of a processor, which they share with the broker, is for sending.
 func write(c net.Conn, frames func(k int) []byte) {
-	for k := 0; ; {
+	var parts [][]byte
+	for k := 0; k < 1000; {
 		var b []byte
 		for range 20 {
 			b = append(b, frames(k)...)
 			k++
 		}
-		if _, err := c.Write(b); err != nil {
-			return
+		parts = append(parts, b)
+	}
+	for {
+		for _, b := range parts {
+			if _, err := c.Write(b); err != nil {
+				return
+			}
 		}
 	}
 }

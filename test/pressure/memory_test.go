@@ -139,11 +139,15 @@ func (l *load) sum(of *[publishers]atomic.Int64) (n int64) {
 // arrived waits for everything confirmed, and checks that each message is there.
 func (l *load) arrived(t *testing.T) {
 	t.Helper()
-	brokertest.Eventually(t, *soak+within, "everything confirmed arrives", func() bool {
+	total := func() int64 {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return int64(l.total) >= l.sum(&l.confirmed)
-	})
+		return int64(l.total)
+	}
+	all := l.sum(&l.confirmed)
+	for last := total(); last < all; last = total() {
+		brokertest.Eventually(t, within, fmt.Sprintf("more than %d of the %d confirmed messages arrive", last, all), func() bool { return total() > last })
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range publishers {

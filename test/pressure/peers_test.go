@@ -188,6 +188,89 @@ func TestUnfinished(t *testing.T) {
 	}
 }
 
+// Clients that begin to log in and never end it, with frames as long as may be, or say much of themselves: whatever
+// their number, memory stays below its limit, and others are served.
+func TestUnfinishedHandshakes(t *testing.T) {
+	for kind, many := range map[string]int{"AMQP": 4000, "FMQ1": 4000, "properties": 400} {
+		t.Run(kind, func(t *testing.T) {
+			b, peak := limited(t, "--log-level", "error")
+			needFiles(t, b, many)
+			c := startCrowd(t, b)
+			c.do(t, "stall %s %d", kind, many)
+			keep(t, "they are refused, or wait", func() bool { return true })
+			roundTrip(t, b)
+			c.leave()
+			stayed(t, peak)
+		})
+	}
+}
+
+// Clients publish and read neither confirms nor returns: what waits for them has a bound.
+func TestConfirmsThatAreNotRead(t *testing.T) {
+	for name, kind := range map[string]struct {
+		clients int
+		durable bool
+		publish amqp.BasicPublish
+		props   []byte
+	}{
+		"returned":   {50, false, amqp.BasicPublish{RoutingKey: []byte("nowhere"), Mandatory: true}, []byte{0, 0}},
+		"persistent": {200, true, amqp.BasicPublish{RoutingKey: []byte("one")}, []byte{0x10, 0, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags := []string{"--memory-limit", fmt.Sprint(memoryLimit)}
+			data := ""
+			if kind.durable {
+				data = t.TempDir()
+			}
+			b := brokertest.Start(t, brokertest.Options{Data: data, Flags: flags})
+			peak := watchRSS(t, b.Pid())
+			if _, err := dialAMQP(t, b.AMQPURL).QueueDeclare("one", true, false, false, false, amqp091.Table{"x-max-length": int32(1)}); err != nil {
+				t.Fatal(err)
+			}
+			part := kind.publish.AppendFrame(nil, 1)
+			part = amqp.AppendContentHeader(part, 1, 1000, kind.props)
+			part = amqp.AppendBody(part, 1, make([]byte, 1000), 131072)
+			var sent atomic.Int64
+			var running sync.WaitGroup
+			var conns []net.Conn
+			for range kind.clients {
+				conns = append(conns, rawamqp.Login(t, brokertest.Address(t, b.AMQPURL)))
+			}
+			for _, c := range conns {
+				running.Go(func() {
+					_, err := c.Write((&amqp.ConfirmSelect{}).AppendFrame(nil, 1))
+					for err == nil {
+						if _, err = c.Write(part); err == nil {
+							sent.Add(1)
+						}
+					}
+				})
+			}
+			// Confirms of many at once are few bytes: it may take long until a client is not read.
+			var last int64
+			still, until := 0, time.Now().Add(*soak+within/6)
+			brokertest.Eventually(t, *soak+within, "nothing more is taken, or much was", func() bool {
+				if n := sent.Load(); n != last {
+					last, still = n, 0
+				}
+				still++
+				return still > 200 && time.Until(until) < within/6 || time.Now().After(until)
+			})
+			for _, c := range conns {
+				c.Close()
+			}
+			running.Wait()
+			brokertest.Eventually(t, within, "the alarm is over, if there was one", func() bool { return !lastOf(b.Output(), raised, over) })
+			t.Logf("%d messages sent", sent.Load())
+			if sent.Load() < 100_000 {
+				t.Errorf("%d messages are few", sent.Load())
+			}
+			roundTrip(t, b)
+			stayed(t, peak)
+		})
+	}
+}
+
 // A consumer that does not read, without acknowledgements: its outbox has a bound, the rest stays in the
 // queue, and the alarm stops publishers. When it reads the alarm ends by itself.
 func TestConsumerThatNeverReads(t *testing.T) {

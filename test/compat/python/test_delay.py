@@ -1,4 +1,8 @@
 """Delayed messages in the words of RabbitMQ's delayed message plugin. RabbitMQ without it is skipped."""
+import calendar
+import time
+from datetime import datetime, timedelta, timezone
+
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
@@ -52,6 +56,22 @@ def test_a_string_is_a_delay_too(channel, queue, delayed):
     publish(channel, delayed, "k", "2000")
     assert ready(channel, queue) == 0
     poll(channel, lambda: ready(channel, queue) == 1)
+
+
+@pytest.mark.parametrize("at", ["timestamp", "milliseconds"])
+def test_until_a_time(channel, queue, delayed, at):
+    channel.confirm_delivery()
+    channel.queue_bind(queue, delayed, "k")
+    due = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=3)  # pika sends a timestamp
+    value = due if at == "timestamp" else calendar.timegm(due.timetuple()) * 1000
+    for body, until in ((b"later", value), (b"past", value.replace(year=2020) if at == "timestamp" else 1)):
+        channel.basic_publish(delayed, "k", body, pika.BasicProperties(headers={"x-delay-until": until}))
+    inbox = Inbox(channel)
+    channel.basic_consume(queue, inbox, auto_ack=True)
+    inbox.wait(2)
+    assert [body for _, _, body in inbox.got] == [b"past", b"later"]
+    assert time.time() >= calendar.timegm(due.timetuple())
+    assert inbox.got[1][1].headers == {"x-delay-until": value}
 
 
 def test_any_exchange_delays(channel, queue, delayed):

@@ -1,0 +1,246 @@
+package mgmt
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Bounds of a request's body, felt by its sender. It is read when the credentials, the tags and the vhost were
+// found good, by what reads it: of any other request nothing is kept.
+const (
+	maxBody      = 20 << 20 // of endpoints for large ones: definitions, messages, lists of users
+	maxAnyBody   = 64 << 10 // of the others
+	maxLoginBody = 4 << 10  // of the only one that needs no credentials
+
+	bodyPace = 512 << 10 // so much, or what is left if that is less, must come in pace.body: 51 KiB a second
+)
+
+// pace is how long clients may take.
+type pace struct {
+	header time.Duration // from its first byte, of a connection from its begin
+	body   time.Duration // for bodyPace
+	answer time.Duration // to take it
+	idle   time.Duration // to the next request
+}
+
+var usualPace = pace{header: 10 * time.Second, body: 10 * time.Second, answer: 30 * time.Second, idle: time.Minute}
+
+// Bounds of all requests together. Those that would pass them are answered 503; one that is alone never is.
+const (
+	freeBytes    = 64 << 10 // of each request that are not counted
+	bodiesShare  = 8        // bodies and what reading them takes may hold 1/8 of the memory limit
+	answersShare = 8        // answers that wait for their readers, likewise
+	withoutLimit = 1 << 30  // the memory limit where there is none
+)
+
+// budget is what all requests hold of one kind, in bytes. Any goroutine.
+type budget struct {
+	limit func() int64 // immutable
+	held  atomic.Int64
+}
+
+// take adds n bytes to the mine that a request holds, unless there are too many together with those of others.
+func (b *budget) take(mine *int64, n int64) bool {
+	if n <= 0 {
+		return true
+	}
+	sum := b.held.Add(n)
+	if sum > b.limit() && sum > *mine+n {
+		b.held.Add(-n)
+		return false
+	}
+	*mine += n
+	return true
+}
+
+// giveBack ends what a request holds.
+func (b *budget) giveBack(mine *int64) {
+	b.held.Add(-*mine)
+	*mine = 0
+}
+
+// share is a part of the memory limit.
+func (s *Server) share(of int64) func() int64 {
+	return func() int64 {
+		limit := int64(withoutLimit)
+		if s.opt.Resources != nil {
+			if l := s.opt.Resources().MemoryLimit; l > 0 {
+				limit = l
+			}
+		}
+		return limit / of
+	}
+}
+
+// errBusy is the answer of a request that has to wait for others.
+var errBusy = &failure{fasthttp.StatusServiceUnavailable, "service_unavailable", "Large requests of others take the memory there is for them: try again"}
+
+// busy is errBusy with the time after which to try again.
+func (r *request) busy() error {
+	r.Response.Header.Set("Retry-After", "1")
+	return errBusy
+}
+
+func tooLarge(most int) error {
+	return &failure{fasthttp.StatusRequestEntityTooLarge, "bad_request", fmt.Sprintf("Exceeded HTTP request body size limit of %d bytes", most)}
+}
+
+// receive reads the body, of at most most bytes. What the connection's goroutine holds of it is given back when the
+// request is over.
+func (r *request) receive(most int) error {
+	stream := r.RequestBodyStream()
+	if stream == nil {
+		return nil
+	}
+	length := r.Request.Header.ContentLength() // negative: it comes in chunks
+	if length > most {
+		return tooLarge(most)
+	}
+	c := r.socket()
+	bodies := &r.s.bodies
+	if held := bodies.held.Load(); length > freeBytes && held > 0 && held+copies*int64(length) > bodies.limit() {
+		return r.busy() // before its sender has sent it all
+	}
+	room := freeBytes
+	if length >= 0 {
+		room = min(length, room)
+	}
+	p := make([]byte, 0, room)
+	for due := 0; ; {
+		if len(p) >= due {
+			if err := c.SetReadDeadline(time.Now().Add(r.s.pace.body)); err != nil {
+				return err
+			}
+			due += bodyPace
+		}
+		if len(p) == cap(p) {
+			// One byte more than may come tells a longer one.
+			room := min(4*max(cap(p), 1024), most+1)
+			if length >= 0 {
+				room = min(room, length+1)
+			}
+			if room > freeBytes && !bodies.take(&c.body, copies*int64(room)-c.body) {
+				return r.busy()
+			}
+			p = append(make([]byte, 0, room), p...)
+		}
+		n, err := stream.Read(p[len(p):cap(p)])
+		if p = p[:len(p)+n]; len(p) > most {
+			return tooLarge(most)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			if length >= 0 && len(p) < length {
+				return r.unfinished(badRequest("The request's body is not complete"))
+			}
+			if n := cost(p); n > freeBytes && !bodies.take(&c.body, n-c.body) {
+				return r.busy()
+			}
+			r.Request.SetBodyRaw(p)
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return r.unfinished(&failure{fasthttp.StatusRequestTimeout, "request_timeout", "The request's body comes too slowly"})
+		case err != nil:
+			return r.unfinished(badRequest("The request's body is malformed"))
+		}
+	}
+}
+
+// unfinished is the failure of a request whose body ends in the middle: where the next one begins is not known.
+func (r *request) unfinished(f *failure) error {
+	r.SetConnectionClose()
+	return f
+}
+
+// What a JSON text takes while it is read, about.
+const (
+	copies   = 4  // as it came, in the decoder, as a string, as what is made of that
+	perValue = 64 // bytes, of each of its values
+)
+
+// cost is that in bytes.
+func cost(p []byte) int64 {
+	var values int64
+	inText, escaped := false, false
+	for _, c := range p {
+		switch {
+		case escaped:
+			escaped = false
+		case c == '"':
+			inText = !inText
+		case inText:
+			escaped = c == '\\'
+		case c == ',' || c == ':' || c == '[' || c == '{':
+			values++
+		}
+	}
+	return copies*int64(len(p)) + perValue*values
+}
+
+// drop says, of a request that is refused, that its body stays unread: the connection ends behind the answer, and its
+// sender is given the time to see that.
+func (r *request) drop() {
+	if r.RequestBodyStream() == nil {
+		return
+	}
+	if n := r.Request.Header.ContentLength(); n < 0 || n > freeBytes {
+		r.SetConnectionClose()
+		r.socket().linger = true
+	}
+}
+
+// socket is the connection of the request.
+func (r *request) socket() *conn {
+	c, ok := r.Conn().(*conn)
+	if !ok {
+		panic("BUG: a request on a connection that is not this server's")
+	}
+	return c
+}
+
+// What large requests leave behind is garbage that little else might have collected for minutes.
+const (
+	garbageBytes = 16 << 20        // of bodies that are worth a collection
+	garbageRest  = time.Second     // before it, so that more may come together
+	garbageShare = 10              // the next one comes after ten times its own time
+	garbageMost  = 5 * time.Minute // but after no more than this
+)
+
+// litter counts what a request has held, when it is over.
+func (s *Server) litter(n int64) {
+	if n <= freeBytes || s.garbage.Add(n) < garbageBytes {
+		return
+	}
+	select {
+	case s.sweep <- struct{}{}:
+	default: // it comes anyway
+	}
+}
+
+// sweeper gives memory back to the system after large requests, until quit is closed.
+func (s *Server) sweeper() {
+	rest := garbageRest
+	for {
+		select {
+		case <-s.quit:
+			return
+		case <-s.sweep:
+		}
+		select {
+		case <-s.quit:
+			return
+		case <-time.After(rest):
+		}
+		s.garbage.Store(0)
+		began := time.Now()
+		debug.FreeOSMemory()
+		rest = max(garbageRest, min(garbageShare*time.Since(began), garbageMost))
+	}
+}
