@@ -67,20 +67,18 @@ func (*silent) Close(*Error)   {}
 func (*silent) Answered()      {}
 func (*silent) Late(*Channel)  {}
 
-// LoginHTTP checks the name and password of a request to the management API. Errors: LoginRefused;
+// LoginHTTP checks the name and password of a request to the management API. Errors: those of Authenticate;
 // NotAllowed for a loopback user from elsewhere.
 func (b *Broker) LoginHTTP(name, password string, remote net.Addr) (*auth.User, *Error) {
-	u, err := b.users.Authenticate(name, password)
-	kind := LoginRefused
-	if err == nil {
-		if err = b.users.LoopbackOnly(name, remote); err != nil {
-			kind = NotAllowed
+	u, e := b.Authenticate(name, password, remote)
+	if e == nil {
+		if err := b.users.LoopbackOnly(name, remote); err != nil {
+			e = refuseLogin(NotAllowed, err)
 		}
 	}
-	b.loginAttempt("http", err == nil)
-	if err != nil {
-		b.refuseLogin(&ConnInfo{Protocol: "http", Name: remote.String()}, err)
-		return nil, refuse(kind, "login refused")
+	b.loginAttempt("http", e == nil)
+	if e != nil {
+		return nil, e
 	}
 	return u, nil
 }

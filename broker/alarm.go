@@ -1,7 +1,7 @@
 package broker
 
-// SetAlarm says whether the broker is low on memory or on disk. While it is, a connection that publishes
-// is no longer read, from its next publish on, and its client is told (see Peer.Pause); one that only
+// SetAlarm says whether the broker is low on memory or on disk. While it is, the client of a connection that
+// publishes is told, and what it publishes after that waits (see Peer.Pause and AllowLate); one that only
 // consumes is not affected (but see ConnInfo.AlarmsAtOnce). Any goroutine, no lock held.
 func (b *Broker) SetAlarm(memory, disk bool) {
 	var r Reason
@@ -11,18 +11,27 @@ func (b *Broker) SetAlarm(memory, disk bool) {
 	if disk {
 		r |= PauseDisk
 	}
-	if Reason(b.alarm.Swap(uint32(r))) == r {
+	was := Reason(b.alarm.Swap(uint32(r)))
+	if was == r {
 		return
 	}
+	if was == 0 {
+		b.alarms.Add(1)
+	}
+	for _, c := range b.allConns() {
+		c.heed(false)
+	}
+}
+
+// allConns lists all connections, the broker's own too.
+func (b *Broker) allConns() []*Conn {
 	b.connMu.Lock()
+	defer b.connMu.Unlock()
 	conns := make([]*Conn, 0, len(b.conns))
 	for c := range b.conns {
 		conns = append(conns, c)
 	}
-	b.connMu.Unlock()
-	for _, c := range conns {
-		c.heed(false)
-	}
+	return conns
 }
 
 // heed brings a connection into line with the alarm as it is now: one that publishes, now or since the
@@ -42,4 +51,66 @@ func (c *Conn) heed(publishes bool) {
 		c.peer.Resume(less)
 	}
 	c.blocked = want
+}
+
+// When a client is told of an alarm, what it published until then may be on its way, megabytes in the buffers of
+// two sockets, and the acks that would end the alarm come behind it. So some of it is taken during an alarm.
+const (
+	lateMost  = 8 << 20   // bytes that one connection may publish during one alarm
+	lateBegun = 128 << 10 // of them of messages that it had begun, whatever AllowLate says
+	lateLeast = 64 << 10  // for less nobody is asked to look again
+)
+
+// AllowLate says how many bytes may be published from now on although an alarm holds. 0, as before the first
+// call: none, but what one read has brought when the connection's first publish during it is seen. Any goroutine,
+// no lock held.
+func (b *Broker) AllowLate(n int64) {
+	b.late.Store(n)
+	if n < lateLeast || b.alarm.Load() == 0 {
+		return
+	}
+	for _, c := range b.allConns() {
+		c.peer.Answered()
+	}
+}
+
+// MayPublish reports whether the connection may publish although an alarm holds: what comes now may have been
+// on its way when the client was told. While too much waits for the disk, or memory is to be read first, it may
+// not. By the connection's reader.
+func (c *Conn) MayPublish() bool {
+	b := c.b
+	if b.alarm.Load() == 0 || b.late.Load() <= 0 || b.allowance.Load() <= 0 || c.quiet {
+		return false
+	}
+	if b.journal != nil && b.journal.Pending() > journalHigh {
+		return false
+	}
+	return c.lateOf != b.alarms.Load() || c.lateSum < lateMost
+}
+
+// MayFinish reports whether n bytes more of a message may come whose start was taken, although what the
+// connection publishes must wait: without the rest of it nothing behind it can be read. By the connection's reader.
+func (c *Conn) MayFinish(n int) bool {
+	c.during()
+	if c.lateRest >= lateBegun {
+		return false
+	}
+	c.lateRest += n
+	return true
+}
+
+// published notes n bytes that were taken during an alarm; less than 0: given back.
+func (c *Conn) published(n int64) {
+	c.during()
+	c.lateSum += n
+	if left := c.b.late.Add(-n); left <= 0 && left+n > 0 {
+		c.b.opt.OnGrowth()
+	}
+}
+
+// during begins the account of an alarm.
+func (c *Conn) during() {
+	if now := c.b.alarms.Load(); c.lateOf != now {
+		c.lateOf, c.lateSum, c.lateRest = now, 0, 0
+	}
 }

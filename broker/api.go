@@ -25,7 +25,7 @@ import (
 	"github.com/firemq/firemq/frames/table"
 )
 
-// Reason is why the reading of a connection is paused; bits add up.
+// Reason is why a connection's publishes wait, or it is not read at all; bits add up.
 type Reason uint32
 
 const (
@@ -34,10 +34,14 @@ const (
 	PauseDisk                       // low on disk
 	PauseClosing                    // shutdown or a closing session
 	PauseGrowth                     // memory fills faster than it is read (see Allow)
+	PauseRoom                       // likewise, by what is declared (see AllowKept)
 )
 
 // PauseAlarm are the reasons of which clients are told.
 const PauseAlarm = PauseMemory | PauseDisk
+
+// PausePublish are the reasons that publishes wait for, and nothing else.
+const PausePublish = PauseAlarm | PauseJournal | PauseGrowth
 
 // Peer is the sending side and the reading switch of one connection. Implementations are
 // safe for any goroutine; no method blocks on the network.
@@ -50,13 +54,17 @@ type Peer interface {
 	Flush()
 	// Writable reports whether the outbox is below its high-water mark.
 	Writable() bool
+	// Pause has the connection's publishes wait from the next one on that is not carried out yet, unless
+	// Conn.MayPublish, and all that the client sent behind it. What comes before is read and carried out: its
+	// acks may be what makes room. For a reason that is not in PausePublish nothing is read any more.
 	Pause(r Reason)
 	Resume(r Reason)
 	// Close ends the connection from the broker's side with this reason, after telling the
 	// client in its protocol. Any goroutine.
 	Close(e *Error)
 	// Answered says that the last answer that was kept on one of the connection's channels is sent (see
-	// Channel.Answer), or that the connection no longer Rests. Any goroutine, no lock held.
+	// Channel.Answer), that the connection no longer Rests, or that it MayPublish: what waits is looked at
+	// again. Any goroutine, no lock held.
 	Answered()
 	// Late says that a delivery of a channel may have waited for its acknowledgement for too long: the session
 	// has the connection's reader ask Channel.Late. Any goroutine, no lock held.
@@ -111,6 +119,7 @@ type Consumer struct {
 	Handle uint64      // the session's own number for it (FMQ1: sub); the broker does not read it
 	Queue  string      // immutable
 	Args   table.Table // immutable
+	kept   int64       // about what Args take, in bytes; immutable
 	// Prefix is the session's place to keep an encoded prefix of its deliveries. Set before Start.
 	Prefix []byte
 
@@ -144,8 +153,8 @@ type ConnInfo struct {
 	Memory, ChannelsMemory int
 	// Octets tells what went over the connection so far; nil: not known. Any goroutine.
 	Octets func() Octets
-	// Paused tells for which reasons the connection is not read now, and when that last changed without an
-	// alarm, Unix ns, 0 for never; nil: not known. Any goroutine.
+	// Paused tells for which reasons publishes of the connection wait now, or it is not read, and when that last
+	// changed without an alarm, Unix ns, 0 for never; nil: not known. Any goroutine.
 	Paused func() (Reason, int64)
 
 	// Internal is a connection of the broker's own, which acts for a user of the management API. It

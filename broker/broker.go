@@ -40,7 +40,8 @@ type Options struct {
 	// must not block; see journal.Options.OnStall.
 	OnStall func(error)
 
-	// OnGrowth is called when all that Allow granted is used up: publishers wait for more. It must not block.
+	// OnGrowth is called when all that Allow or AllowLate granted is used up: publishers wait for more. It must not
+	// block.
 	OnGrowth func()
 	// OnReplay tells how far the recovery is; see journal.Options.OnReplay.
 	OnReplay func(read, of, records int64)
@@ -73,12 +74,15 @@ type tuning struct {
 	brokerResident  int64
 	checkpointBytes int64 // see checkpoint.go
 	maxUnacked      int64
+	maxConsumers    int64 // see consume.go
+	maxExchanges    int64 // see declare.go
 }
 
 func (t *tuning) fill() {
 	for at, value := range map[*int64]int64{
 		&t.queueResident: queueResident, &t.queueKeep: queueKeep, &t.brokerResident: brokerResident,
 		&t.checkpointBytes: checkpointBytes, &t.maxUnacked: maxUnacked,
+		&t.maxConsumers: maxConsumers, &t.maxExchanges: maxExchanges,
 	} {
 		if *at == 0 {
 			*at = value
@@ -94,9 +98,11 @@ type Broker struct {
 	journal *journal.Journal   // immutable, nil when everything is in memory
 	routes  *route.Table[*Queue]
 	users   *auth.Store
-	done    *completer
-	timers  *timers
-	upkeep  *upkeep
+	// attempts are the wrong passwords of all protocols. Any goroutine.
+	attempts auth.Attempts
+	done     *completer
+	timers   *timers
+	upkeep   *upkeep
 	// resident is about how many bytes of messages that the journal has are in memory (see
 	// Queue.page). Any goroutine.
 	resident atomic.Int64
@@ -108,6 +114,7 @@ type Broker struct {
 	// goroutine.
 	allowance atomic.Int64
 
+	room room
 	pace pace
 
 	timeouts timeouts
@@ -121,9 +128,13 @@ type Broker struct {
 	topo    sync.RWMutex
 	globals map[string]json.RawMessage // guarded by topo
 	vhosts  map[string]*VHost          // guarded by topo
-	byID    map[uint64]*Queue          // durable queues by journal id; guarded by topo
-	nextID  uint64                     // journal id of the next durable queue; guarded by topo
-	topoPos journal.Position           // the last topology record; guarded by topo
+	// exchanges is how many there are in all vhosts, those included that every vhost has; guarded by topo.
+	exchanges int64
+	// arguments are about what those of queues and exchanges take, in bytes. Any goroutine.
+	arguments atomic.Int64
+	byID      map[uint64]*Queue // durable queues by journal id; guarded by topo
+	nextID    uint64            // journal id of the next durable queue; guarded by topo
+	topoPos   journal.Position  // the last topology record; guarded by topo
 
 	// counted: a message in the journal came back to its queue, and only a checkpoint holds its count.
 	counted atomic.Bool
@@ -145,6 +156,10 @@ type Broker struct {
 	counters Counters
 	census   census
 	logins   sync.Map // protocol -> *LoginAttempts
+
+	// Beside alarm. Any goroutine.
+	alarms atomic.Uint64 // how often there was none before
+	late   atomic.Int64  // see AllowLate
 }
 
 // VHost is one namespace of exchanges and queues.
@@ -180,6 +195,7 @@ type Exchange struct {
 	Args       table.Table
 
 	alternate string           // of Args; immutable
+	kept      int64            // about what Args take, in bytes; immutable
 	noted     journal.Position // of its declaration, 0 when it is not durable or was recovered; immutable
 	kind      route.Kind       // how it routes; immutable
 	governing Governing        // guarded by Broker.topo
@@ -264,6 +280,8 @@ func prepare(o Options) *Broker {
 	b.SetConsumerTimeout(o.ConsumerTimeout)
 	b.users.SetLoopbackUsers(o.LoopbackUsers...)
 	b.allowance.Store(Unlimited)
+	b.room.left.Store(Unlimited)
+	b.room.declared.Store(Unlimited)
 	b.pace.start = time.Now()
 	b.done = newCompleter(b)
 	b.timers = newTimers(b)

@@ -76,9 +76,12 @@ const (
 )
 
 // Open starts a channel. number is what operators see (the AMQP channel number; 1 for FMQ1). Error:
-// NotAllowed (the user's limit).
+// NotAllowed (the user's limit), ResourceError (memory).
 func (c *Conn) Open(number uint16, s Sink) (*Channel, *Error) {
 	c.costly()
+	if e := c.claim(channelMemory, true); e != nil {
+		return nil, e
+	}
 	if e := c.countChannel(); e != nil {
 		return nil, e
 	}

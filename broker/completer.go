@@ -19,7 +19,7 @@ type completer struct {
 	mu       sync.Mutex        // a leaf
 	queues   []*Queue          // guarded by mu; a queue is in it once (Queue.waiting)
 	channels []*Channel        // guarded by mu; likewise (Channel.awaiting)
-	paused   []Peer            // guarded by mu
+	paused   []*Conn           // guarded by mu; a connection is in it once (Conn.awaitsRoom)
 	settling []settled         // guarded by mu
 	passing  bool              // a pass goes on; guarded by mu
 	idlers   []chan<- struct{} // wait until no channel waits; guarded by mu
@@ -90,10 +90,13 @@ func (c *completer) recheck(seen journal.Position) {
 	}
 }
 
-// awaitRoom resumes p when less waits for the disk, and more may be published.
-func (c *completer) awaitRoom(p Peer) {
+// awaitRoom resumes conn when less waits for the disk, and more may be published.
+func (c *completer) awaitRoom(conn *Conn) {
+	if conn.awaitsRoom.Swap(true) {
+		return
+	}
 	c.mu.Lock()
-	c.paused = append(c.paused, p)
+	c.paused = append(c.paused, conn)
 	c.mu.Unlock()
 	if c.b.hasRoom() {
 		c.signal()
@@ -183,8 +186,9 @@ func (c *completer) pass() {
 		}
 		channels[i] = nil
 	}
-	for _, p := range paused {
-		p.Resume(PauseJournal | PauseGrowth)
+	for _, conn := range paused {
+		conn.awaitsRoom.Store(false)
+		conn.peer.Resume(PauseJournal | PauseGrowth)
 	}
 	c.oldQueues, c.oldChannels = queues, channels
 	t.end()

@@ -148,7 +148,7 @@ func (b *Broker) HoldingSince(before int64) []Holding {
 	return list
 }
 
-// Slowed is a connection that is not read, although no alarm holds.
+// Slowed is a connection whose publishes wait, although no alarm holds.
 type Slowed struct {
 	*ConnInfo
 	User   string
@@ -156,7 +156,7 @@ type Slowed struct {
 	For    time.Duration
 }
 
-// Slowed lists the connections that have not been read for at least so long.
+// Slowed lists the connections whose publishes have waited for at least so long.
 func (b *Broker) Slowed(least time.Duration) (list []Slowed) {
 	now := time.Now().UnixNano()
 	for _, c := range b.connections() {

@@ -1,8 +1,10 @@
 package broker
 
 import (
+	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/message"
@@ -19,25 +21,46 @@ type User struct {
 // Name is the login's name.
 func (u *User) Name() string { return u.user.Name }
 
+// LoginPause is how long a session waits with the answer to a login that is LoginLimited.
+const LoginPause = time.Second
+
 // Login checks name and password in constant time, and that a loopback user comes from this
-// machine. Any goroutine. The error's text is what a client may see; the cause is logged.
+// machine. Any goroutine. The error's text is what a client may see; its cause is for the session to log.
+// Errors: LoginRefused, LoginLimited.
 func (b *Broker) Login(name, password string, info *ConnInfo) (*User, *Error) {
 	b.arrive(&b.pace.logins, due(loginCost, 1))
-	u, err := b.users.Authenticate(name, password)
-	if err == nil {
-		err = b.users.LoopbackOnly(name, info.Remote)
+	u, e := b.Authenticate(name, password, info.Remote)
+	if e == nil {
+		if err := b.users.LoopbackOnly(name, info.Remote); err != nil {
+			e = refuseLogin(LoginRefused, err)
+		}
 	}
-	b.loginAttempt(info.Protocol, err == nil)
-	if err != nil {
-		return nil, b.refuseLogin(info, err)
+	b.loginAttempt(info.Protocol, e == nil)
+	if e != nil {
+		return nil, e
 	}
 	return &User{u}, nil
 }
 
-// refuseLogin logs the reason, which the client is not told.
-func (b *Broker) refuseLogin(info *ConnInfo, err error) *Error {
-	b.log.Warn("login refused", "peer", info.Name, "protocol", info.Protocol, "reason", err)
-	return refuse(LoginRefused, "login refused")
+// Authenticate checks a password that came from remote, nil for one whose origin is not known. After too many
+// wrong ones from there nobody looks at it, so that a right one is not told from them. Any goroutine. Errors:
+// LoginRefused, LoginLimited.
+func (b *Broker) Authenticate(name, password string, remote net.Addr) (*auth.User, *Error) {
+	now := b.opt.Now()
+	if b.attempts.Blocked(name, remote, now) {
+		return nil, &Error{Kind: LoginLimited, Text: "login refused", Cause: "too many wrong passwords from there"}
+	}
+	u, err := b.users.Authenticate(name, password)
+	if err != nil {
+		b.attempts.Failed(name, remote, now)
+		return nil, refuseLogin(LoginRefused, err)
+	}
+	return u, nil
+}
+
+// refuseLogin keeps the reason from the client.
+func refuseLogin(k Kind, reason error) *Error {
+	return &Error{Kind: k, Text: "login refused", Cause: reason.Error()}
 }
 
 // Conn is one login to one vhost. Its methods belong to the connection's reader, except Drained.
@@ -63,7 +86,9 @@ type Conn struct {
 	kept  atomic.Int64 // answers that wait on its channels, and one more while it Rests
 	paced paced
 	held  int64 // its part of Broker.unfinished
-	share int64 // bytes published while the journal was behind
+	// indulged are the bytes that it claimed without there being room.
+	indulged int64
+	share    int64 // bytes published while the journal was behind
 
 	since int64 // Unix ms of the login; immutable
 	all   bool  // every permission (see Administer); immutable
@@ -73,10 +98,19 @@ type Conn struct {
 	alarmMu sync.Mutex
 	blocked Reason // guarded by alarmMu
 
+	starved atomic.Bool // in room.waiting; any goroutine
+
 	mu        sync.Mutex
 	exclusive map[*Queue]struct{}    // exclusive queues; guarded by mu
 	consumers map[*Consumer]struct{} // of all channels; guarded by mu
 	consumed  uint64                 // consumers so far; guarded by mu
+
+	// Owned by the connection's reader.
+	lateOf   uint64 // the alarm that the next two are about, by Broker.alarms
+	lateSum  int64  // bytes published during it
+	lateRest int    // bytes of MayFinish
+
+	awaitsRoom atomic.Bool // the completer has it in its list
 }
 
 // Connect opens info.VHost for a user that logged in. Errors: NotAllowed with RabbitMQ's texts.

@@ -9,9 +9,12 @@ import (
 	"github.com/firemq/firemq/broker/queue"
 )
 
+// maxConsumers are as many as a channel may have.
+const maxConsumers = 1 << 16
+
 // Consume registers a consumer that receives nothing until Start, so that the session can
 // answer first. Errors: NotFound, ResourceLocked, AccessRefused, ExclusiveUse, NotAllowed (tag in
-// use), PreconditionFailed (an argument, direct reply-to).
+// use, too many), PreconditionFailed (an argument, direct reply-to, too large), ResourceError (memory).
 func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	if e := ch.settleAndFlush(); e != nil {
 		return nil, e
@@ -20,6 +23,12 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	conn.costly()
 	if c := ch.Consumer(a.Tag); a.Tag != "" && c != nil && (a.Queue != ReplyTo || c != ch.replies) {
 		return nil, refuse(NotAllowed, "attempt to reuse consumer tag '%s'", a.Tag)
+	}
+	if n := conn.b.opt.tuning.maxConsumers; int64(ch.consumerCount()) >= n {
+		return nil, refuse(NotAllowed, "reached maximum (%d) of consumers per channel", n)
+	}
+	if e := CheckTable(a.Args, argumentsOf("a consumer of "+queueName(a.Queue, conn.vhost.name))); e != nil {
+		return nil, e
 	}
 	if a.Queue == ReplyTo {
 		return ch.consumeReplies(a)
@@ -34,6 +43,9 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	own, bad := policy.ParseConsumer(a.Args, queueName(a.Queue, conn.vhost.name))
 	if bad != nil {
 		return nil, refuse(PreconditionFailed, "%s", bad.Text)
+	}
+	if e := conn.claim(consumerMemory+int64(a.Args.Memory()), true); e != nil {
+		return nil, e
 	}
 	c := ch.newConsumer(a, q)
 	c.Priority, c.timeout = own.Priority, own.Timeout
@@ -73,7 +85,7 @@ func (ch *Channel) newConsumer(a *ConsumeArgs, q *Queue) *Consumer {
 	c := &Consumer{
 		Consumer: queue.Consumer{NoAck: a.NoAck, Exclusive: a.Exclusive, Credited: a.Credited},
 		Tag:      a.Tag, Handle: a.Handle, Queue: a.Queue, Args: a.Args,
-		ch: ch, q: q, timeout: queue.None,
+		ch: ch, q: q, kept: int64(a.Args.Memory()), timeout: queue.None,
 	}
 	c.Receiver = c
 	if c.Tag == "" {
@@ -226,6 +238,12 @@ func (c *Consumer) forget() {
 	if known {
 		conn.b.counters.Consumers.Add(-1)
 	}
+}
+
+func (ch *Channel) consumerCount() int {
+	ch.conn.mu.Lock()
+	defer ch.conn.mu.Unlock()
+	return len(ch.byTag)
 }
 
 // Consumer finds one of the channel's consumers by its tag, nil if there is none.

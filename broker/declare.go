@@ -12,8 +12,12 @@ import (
 	"github.com/firemq/firemq/route"
 )
 
+// maxExchanges are as many as there may be in all vhosts.
+const maxExchanges = 1 << 20
+
 // DeclareExchange makes an exchange, or checks that an equal one exists. Errors: AccessRefused,
-// NotFound (passive), PreconditionFailed (unknown type, inequivalent argument).
+// NotFound (passive), PreconditionFailed (unknown type, inequivalent argument, too large, too many), ResourceError
+// (memory).
 func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 	b, v := c.b, c.vhost
 	if d.Name == "" {
@@ -65,6 +69,16 @@ func (c *Conn) DeclareExchange(d *ExchangeDeclare) *Error {
 	if fault != nil {
 		return fault // of an argument: no matter for an exchange that exists
 	}
+	name := exchangeName(d.Name, v.name)
+	if e := CheckTable(d.Args, argumentsOf(name)); e != nil {
+		return e
+	}
+	if most := b.opt.tuning.maxExchanges; b.exchanges >= most {
+		return refuse(PreconditionFailed, "cannot declare %s: exchange limit of %d is reached", name, most)
+	}
+	if e := c.claim(exchangeMemory+int64(d.Args.Memory()), false); e != nil {
+		return e
+	}
 	x := &Exchange{Name: d.Name, Type: d.Type, Durable: d.Durable, AutoDelete: d.AutoDelete, Internal: d.Internal, Args: d.Args, alternate: alternate}
 	b.addExchange(v, x, kind)
 	if x.Durable {
@@ -100,8 +114,10 @@ func (x *Exchange) equivalent(d *ExchangeDeclare, vhost string) *Error {
 
 // addExchange makes x exist. topo locked.
 func (b *Broker) addExchange(v *VHost, x *Exchange, kind route.Kind) {
-	x.kind, x.stats = kind, new(ExchangeStats)
+	x.kind, x.stats, x.kept = kind, new(ExchangeStats), int64(x.Args.Memory())
 	v.exchanges[x.Name] = x
+	b.exchanges++
+	b.arguments.Add(x.kept)
 	b.routes.AddExchange(v.name, x.Name, kind, x.Args)
 	b.applyToExchange(v, x)
 }
@@ -141,6 +157,8 @@ func (c *Conn) DeleteExchange(name string, ifUnused bool) *Error {
 // binding by it. topo locked.
 func (b *Broker) removeExchange(v *VHost, x *Exchange) {
 	delete(v.exchanges, x.Name)
+	b.exchanges--
+	b.arguments.Add(-x.kept)
 	x.stats.gone.Store(true)
 	removed := b.routes.RemoveExchange(v.name, x.Name)
 	if x.Durable {
@@ -159,7 +177,7 @@ func (b *Broker) sweep(v *VHost, removed []route.Binding) {
 }
 
 // DeclareQueue makes a queue, or checks that an equal one exists. Errors: AccessRefused, NotFound
-// (passive), ResourceLocked, PreconditionFailed (arguments).
+// (passive), ResourceLocked, PreconditionFailed (arguments), ResourceError (memory).
 func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 	b, v := c.b, c.vhost
 	c.finishCollected()
@@ -203,6 +221,9 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 	if bad != nil {
 		return QueueStatus{}, refuse(PreconditionFailed, "%s", bad.Text)
 	}
+	if e := CheckTable(d.Args, argumentsOf(queueName(name, v.name))); e != nil {
+		return QueueStatus{}, e
+	}
 	if settings.DeadLetterExchange != nil {
 		if e := c.allowQueue(rightRead, name); e != nil {
 			return QueueStatus{}, e
@@ -210,6 +231,9 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 		if e := c.allowExchange(rightWrite, *settings.DeadLetterExchange); e != nil {
 			return QueueStatus{}, e
 		}
+	}
+	if e := c.claim(queueMemory+int64(d.Args.Memory()), d.Exclusive); e != nil {
+		return QueueStatus{}, e
 	}
 	q = &Queue{
 		b: b, vhost: v.name, name: name,
@@ -302,6 +326,8 @@ func (b *Broker) addQueue(v *VHost, q *Queue) {
 	q.sm.Init(s.Config)
 	q.rewindow(s.Dedup, b.opt.Now())
 	q.used.Store(b.opt.Now())
+	q.kept = int64(q.args.Memory())
+	b.arguments.Add(q.kept)
 	v.queues[q.name] = q
 	v.changes++
 	if q.id != 0 {
@@ -390,6 +416,7 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 
 	if v := b.vhosts[q.vhost]; v != nil && v.queues[q.name] == q {
 		delete(v.queues, q.name)
+		b.arguments.Add(-q.kept)
 		v.changes++
 		delete(b.byID, q.id)
 		removed := b.routes.RemoveQueue(q.vhost, q.name)
@@ -461,7 +488,7 @@ func (c *Conn) finishCollected() {
 }
 
 // BindQueue binds a queue to an exchange; an equal binding is no error. Errors: NotFound (the exchange
-// first), AccessRefused, ResourceLocked, PreconditionFailed (headers arguments).
+// first), AccessRefused, ResourceLocked, PreconditionFailed (headers arguments, too large), ResourceError (memory).
 func (c *Conn) BindQueue(queue, exchange, key string, args table.Table) *Error {
 	return c.bind(route.Binding{VHost: c.vhost.name, Source: exchange, Dest: queue, Key: key, Args: args}, true)
 }
@@ -491,6 +518,9 @@ func (c *Conn) bind(r route.Binding, add bool) *Error {
 	}
 	if e := c.allowExchange(rightRead, r.Source); e != nil {
 		return e
+	}
+	if !r.ToExchange && strings.HasPrefix(r.Dest, ReplyTo) {
+		return refuse(AccessRefused, "cannot bind or unbind to a volatile (direct reply-to) queue")
 	}
 	c.finishCollected()
 	b.topo.Lock()
@@ -527,7 +557,18 @@ func (c *Conn) bind(r route.Binding, add bool) *Error {
 		}
 		return nil
 	}
+	size, own := bindingMemory+int64(r.Args.Memory()), !r.ToExchange && q.exclusive
+	e := CheckTable(r.Args, argumentsOf("a binding from "+exchangeName(r.Source, v.name)))
+	if e == nil {
+		e = c.claim(size, own)
+	}
+	if e != nil && !b.bound(&r) {
+		return e
+	}
 	added, err := b.routes.Bind(r)
+	if !added && e == nil {
+		c.unclaim(size, own)
+	}
 	if err != nil {
 		return refuse(PreconditionFailed, "%s", err)
 	}

@@ -18,6 +18,7 @@ const (
 	ConnectionForced                   // shutdown, closed by an administrator
 	InternalError                      // a bug; logged with its cause
 	LoginRefused                       // bad credentials, or a loopback user from elsewhere
+	LoginLimited                       // too many bad ones before: nobody has looked at these (see LoginPause)
 )
 
 // Error is a peer's mistake or a refusal, with the text RabbitMQ gives it after "NAME - ".
@@ -25,6 +26,8 @@ const (
 type Error struct {
 	Kind Kind
 	Text string
+	// Cause is for the log alone, "" where the text says it all.
+	Cause string
 }
 
 func (e *Error) Error() string { return e.Text }

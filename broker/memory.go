@@ -3,7 +3,6 @@ package broker
 import (
 	"unsafe"
 
-	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/pool"
 )
 
@@ -46,24 +45,29 @@ func (b *Broker) Memory() Memory {
 	var queues []*Queue
 	b.topo.RLock()
 	for _, v := range b.vhosts {
-		m.Topology += int64(len(v.exchanges)) * exchangeMemory
+		for _, x := range v.exchanges {
+			m.Topology += exchangeMemory + x.kept
+		}
 		for _, q := range v.queues {
 			queues = append(queues, q)
 		}
 	}
 	b.topo.RUnlock()
-	m.Topology += int64(b.routes.Len()) * bindingMemory
+	m.Topology += int64(b.routes.Len())*bindingMemory + b.routes.ArgumentMemory()
 	m.Queues = int64(len(queues)) * queueMemory
 	for _, q := range queues {
 		q.mu.Lock()
 		m.Index += q.sm.IndexMemory()
+		m.Queues += q.kept + q.window.Memory()
 		m.Queues += int64(cap(q.orphans)) * int64(unsafe.Sizeof(q.orphans[0]))
 		q.mu.Unlock()
 	}
 	for _, c := range b.connections() {
-		m.Connections += connectionMemory + int64(c.info.Memory) + tableMemory(c.info.Properties)
+		m.Connections += connectionMemory + int64(c.info.Memory) + int64(c.info.Properties.Memory())
 		c.mu.Lock()
-		m.Channels += int64(len(c.consumers)) * consumerMemory
+		for k := range c.consumers {
+			m.Channels += consumerMemory + k.kept
+		}
 		c.mu.Unlock()
 	}
 	b.census.mu.Lock()
@@ -78,19 +82,4 @@ func (b *Broker) Memory() Memory {
 	}
 	b.census.mu.Unlock()
 	return m
-}
-
-// tableMemory is what a client's table takes, in bytes.
-func tableMemory(t table.Table) (n int64) {
-	for i := range t {
-		n += int64(len(t[i].Name)) + valueMemory(&t[i].Value)
-	}
-	return n + int64(len(t))*int64(unsafe.Sizeof(table.Field{})-unsafe.Sizeof(table.Value{}))
-}
-
-func valueMemory(v *table.Value) (n int64) {
-	for i := range v.List {
-		n += valueMemory(&v.List[i])
-	}
-	return n + int64(unsafe.Sizeof(*v)) + int64(len(v.Str)) + tableMemory(v.Table)
 }

@@ -558,15 +558,16 @@ func (ch *Channel) unroutable(t *turn, pubs []publish) {
 	ch.fresh.DropUnroutable += dropped
 }
 
-// pushBack stops reading from the publisher during an alarm, while too much waits for the disk or it is
+// pushBack has further publishes wait during an alarm, while too much waits for the disk or it is
 // full, and when memory must be looked at first.
 func (ch *Channel) pushBack() {
 	b := ch.conn.b
-	if b.alarm.Load() != 0 {
-		ch.conn.heed(true)
-	}
 	grown := ch.grown
 	ch.grown = 0
+	if b.alarm.Load() != 0 {
+		ch.conn.heed(true)
+		ch.conn.published(grown)
+	}
 	if !b.grow(grown) {
 		ch.conn.await(PauseGrowth)
 	}
@@ -589,10 +590,10 @@ func (ch *Channel) pushBack() {
 // smallShare is how many bytes a connection may publish while the journal is behind before it is paused.
 const smallShare = 64 << 10
 
-// await stops reading from the connection until there is room again.
+// await has the connection's publishes wait until there is room again.
 func (c *Conn) await(r Reason) {
 	c.peer.Pause(r)
-	c.b.done.awaitRoom(c.peer)
+	c.b.done.awaitRoom(c)
 }
 
 func grow[T any](s []T, n int) []T {

@@ -50,6 +50,7 @@ type Queue struct {
 	exclusive  bool
 	autoDelete bool
 	args       table.Table
+	kept       int64            // about what args take, in bytes
 	own        *policy.Settings // of its arguments
 	owner      *Conn            // of an exclusive queue
 	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered

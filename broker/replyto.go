@@ -47,6 +47,9 @@ func (ch *Channel) consumeReplies(a *ConsumeArgs) (*Consumer, *Error) {
 		return nil, refuse(PreconditionFailed, "reply consumer already set")
 	}
 	conn := ch.conn
+	if e := conn.claim(queueMemory+consumerMemory+int64(a.Args.Memory()), true); e != nil {
+		return nil, e
+	}
 	cfg := queue.Plain
 	cfg.MaxLength, cfg.MaxBytes, cfg.Overflow = replyLength, replyBytes, queue.RejectPublish
 	q := &Queue{

@@ -26,6 +26,9 @@ func (c *Conn) Hold(n int64) *Error {
 	if c.quiet || n == 0 {
 		return nil
 	}
+	if c.b.alarm.Load() != 0 {
+		c.published(n)
+	}
 	if n > 0 && !c.b.grow(n) {
 		c.await(PauseGrowth)
 	}
@@ -48,7 +51,7 @@ func (b *Broker) HoldGuest(held *int64, n int64) *Error {
 
 // PropertiesMemory is what counts of a client's properties, in bytes.
 func PropertiesMemory(t table.Table) int64 {
-	if n := tableMemory(t); n > propertiesFree {
+	if n := int64(t.Memory()); n > propertiesFree {
 		return n
 	}
 	return 0
@@ -66,8 +69,8 @@ func (b *Broker) hold(held *int64, n, free int64) *Error {
 	return nil
 }
 
-// Publishing says that the connection publishes, before its message is complete: during an alarm it is
-// then paused. By the connection's reader.
+// Publishing says that the connection publishes, before its message is complete: during an alarm the rest
+// may have to wait. By the connection's reader.
 func (c *Conn) Publishing() {
 	if c.b.alarm.Load() != 0 {
 		c.heed(true)

@@ -69,9 +69,12 @@ func (b *Broker) removeVHost(v *VHost) (queues []*Queue) {
 	b.users.DeleteVHost(v.name)
 	for _, x := range v.exchanges {
 		b.routes.RemoveExchange(v.name, x.Name)
+		b.arguments.Add(-x.kept)
 	}
+	b.exchanges -= int64(len(v.exchanges))
 	for _, q := range v.queues {
 		b.routes.RemoveQueue(v.name, q.name)
+		b.arguments.Add(-q.kept)
 		if q.id != 0 {
 			delete(b.byID, q.id)
 		}

@@ -305,9 +305,9 @@ type ConnState string
 
 const (
 	StateRunning  ConnState = "running"
-	StateFlow     ConnState = "flow"     // it was not read for a moment within the last flowShown: something is behind
+	StateFlow     ConnState = "flow"     // its publishes waited within the last flowShown: something is behind
 	StateBlocking ConnState = "blocking" // an alarm holds, and it has not published since
-	StateBlocked  ConnState = "blocked"  // an alarm holds, and it is not read
+	StateBlocked  ConnState = "blocked"  // an alarm holds, and its publishes wait
 )
 
 // flowShown is how long a connection that was slowed is shown as such, as RabbitMQ does.

@@ -39,8 +39,8 @@ type transport interface {
 	arm() bool
 	// closeWrite sends the end of the stream. By the holder of busy.
 	closeWrite()
-	// pause stops reading, or starts it again. ctl held, not gone.
-	pause(on bool)
+	// limit changes how much is read at once. ctl held, not gone.
+	limit(r rate)
 	// wake has runTasks called in the reader context. ctl held, not gone.
 	wake()
 	// close ends reading soon, which calls Conn.end. ctl held, not gone.
@@ -79,7 +79,9 @@ type Conn struct {
 
 	ctl sync.Mutex
 	// Guarded by ctl.
+	rate    rate     // what the transport was told
 	paused  uint32   // reasons
+	little  bool     // see ReadLittle
 	tasks   []func() // for the reader; what Do is called with before they run is bounded by the callers
 	linger  int64    // when CloseAfterFlush was called, Unix ns; 0: it was not
 	aborted bool     // err is the reason
@@ -266,6 +268,18 @@ func (c *Conn) runTask(f func()) {
 // but a full read keeps the loop's other connections waiting: BENCHMARKS.md has what larger ones do.
 const mostRead = 128 << 10
 
+// littleRead is the most bytes that are read at once of a connection that is read with care.
+const littleRead = 4 << 10
+
+// rate says how much of a connection is read at once.
+type rate uint8
+
+const (
+	readMost   rate = iota
+	readLittle      // littleRead bytes
+	readNone
+)
+
 // Pause stops reading from the peer until every reason paused was resumed; what is received already
 // is still given to OnData, one read (mostRead) at most. Each bit of reason is a reason of its own.
 // A paused connection does not see its peer's end of stream. Any goroutine, outbox not locked.
@@ -277,19 +291,40 @@ func (c *Conn) Pause(reason uint32) {
 	for more := c.paused &^ was; more != 0; more &= more - 1 {
 		c.srv.pauses[bits.TrailingZeros32(more)].Add(1)
 	}
-	if was == 0 && c.paused != 0 && c.linger == 0 && !c.gone {
-		c.tr.pause(true)
-	}
+	c.setRate()
 }
 
 // Resume takes reasons of Pause back. Any goroutine, outbox not locked.
 func (c *Conn) Resume(reason uint32) {
 	c.ctl.Lock()
 	defer c.ctl.Unlock()
-	was := c.paused
 	c.paused &^= reason
-	if was != 0 && c.paused == 0 && c.linger == 0 && !c.gone {
-		c.tr.pause(false)
+	c.setRate()
+}
+
+// ReadLittle has at most littleRead bytes read at once from now on, or again as many as there are: for a peer
+// of whose bytes the next ones may have to be kept. A read that goes on is as long as it is. Any goroutine,
+// outbox not locked.
+func (c *Conn) ReadLittle(on bool) {
+	c.ctl.Lock()
+	defer c.ctl.Unlock()
+	c.little = on
+	c.setRate()
+}
+
+// setRate tells the transport what has changed. ctl held.
+func (c *Conn) setRate() {
+	r := readMost
+	switch {
+	case c.linger != 0: // all is read, and dropped
+	case c.paused != 0:
+		r = readNone
+	case c.little:
+		r = readLittle
+	}
+	if r != c.rate && !c.gone {
+		c.rate = r
+		c.tr.limit(r)
 	}
 }
 
@@ -306,9 +341,7 @@ func (c *Conn) CloseAfterFlush() {
 		return
 	}
 	c.linger = time.Now().UnixNano()
-	if c.paused != 0 {
-		c.tr.pause(false)
-	}
+	c.setRate()
 	c.ctl.Unlock()
 	c.out.mu.Lock()
 	c.out.seal()

@@ -60,7 +60,7 @@ func (f *fake) writev(s []seg) (int, bool, error) {
 }
 func (f *fake) arm() bool   { f.armed = true; return true }
 func (f *fake) closeWrite() { f.ended = true }
-func (f *fake) pause(bool)  {}
+func (f *fake) limit(rate)  {}
 func (f *fake) wake()       {}
 func (f *fake) close()      {}
 func (f *fake) sever() bool { holder := f.armed; f.armed = false; return holder }

@@ -186,6 +186,114 @@ func TestPausedWhileReceiving(t *testing.T) {
 	})
 }
 
+// TestReadLittle has a flood read with care, paused meanwhile, and read as usual again: all of it comes, in order.
+func TestReadLittle(t *testing.T) {
+	both(t, func(t *testing.T, opt Options) {
+		opt.Loops = 1
+		s := start(t, opt)
+		var longest atomic.Int64
+		sessions := make(chan *sequence, 1)
+		closed := make(chan error, 1)
+		addr := listen(t, s, func(c *Conn) Session {
+			q := &sequence{t: t, conn: c}
+			q.pauseAt.Store(2 << 20)
+			q.closed = func(err error) { closed <- err }
+			c.ReadLittle(true)
+			sessions <- q
+			return &measured{q, &longest}
+		})
+		other := dial(t, listen(t, s, echo)) // on the same loop
+		f := flood{nc: dial(t, addr)}
+		q := wait(t, sessions, "session")
+		if !f.run(64 << 20) {
+			t.Fatal("the flood was not stopped")
+		}
+		other.Write([]byte("x"))
+		if _, err := io.ReadFull(other, make([]byte, 1)); err != nil {
+			t.Fatalf("the other connection: %v", err)
+		}
+		if got := q.got.Load(); got > 2<<20+littleRead || longest.Load() > littleRead+8 {
+			t.Errorf("%d bytes taken, %d at once", got, longest.Load())
+		}
+		q.pauseAt.Store(3 << 20)
+		q.conn.Resume(1)
+		eventually(t, "some more", func() bool { return q.got.Load() >= 3<<20 })
+		if n := longest.Load(); n > littleRead+8 {
+			t.Errorf("%d bytes taken at once", n)
+		}
+		q.pauseAt.Store(1 << 60)
+		q.conn.ReadLittle(false)
+		q.conn.Resume(1)
+		f.run(f.sent + 4<<20)
+		f.nc.SetWriteDeadline(time.Time{})
+		f.nc.Write(f.rest)
+		all := int64(f.next) * 8
+		eventually(t, "all is received", func() bool { return q.got.Load() == all })
+		if n := longest.Load(); n < 2*littleRead {
+			t.Errorf("%d bytes taken at once of a flood", n)
+		}
+		q.conn.ReadLittle(true)
+		f.nc.Close()
+		if err := wait(t, closed, "OnClose"); err != io.EOF {
+			t.Errorf("OnClose(%v)", err)
+		}
+	})
+}
+
+// measured notes the most bytes that its session was given at once.
+type measured struct {
+	Session
+	longest *atomic.Int64
+}
+
+func (m *measured) OnData(b []byte) (n, want int) {
+	m.longest.Store(max(m.longest.Load(), int64(len(b))))
+	return m.Session.OnData(b)
+}
+
+// TestReadLittleOfABrokenPeer: a reset, and the server's own end, come through as ever.
+func TestReadLittleOfABrokenPeer(t *testing.T) {
+	both(t, func(t *testing.T, opt Options) {
+		conns := make(chan *Conn, 1)
+		closed := make(chan error, 1)
+		addr := listen(t, start(t, opt), func(c *Conn) Session {
+			c.ReadLittle(true)
+			conns <- c
+			return &funcs{
+				data:   func(b []byte) (int, int) { return len(b), 0 },
+				closed: func(err error) { closed <- err },
+			}
+		})
+		nc := dial(t, addr)
+		wait(t, conns, "connection")
+		nc.SetLinger(0)
+		nc.Close()
+		if err := wait(t, closed, "OnClose"); err == nil {
+			t.Error("OnClose(nil)")
+		}
+		nc = dial(t, addr)
+		wait(t, conns, "connection").CloseAfterFlush()
+		nc.Write(make([]byte, 100_000))
+		nc.CloseWrite()
+		if _, err := io.ReadAll(nc); err != nil {
+			t.Error(err)
+		}
+		if err := wait(t, closed, "OnClose"); err != nil {
+			t.Errorf("OnClose(%v)", err)
+		}
+		dial(t, addr)
+		c := wait(t, conns, "connection")
+		for range 100 {
+			c.Pause(1)
+			c.Resume(1)
+			c.ReadLittle(false)
+			c.ReadLittle(true)
+		}
+		c.Abort(nil)
+		wait(t, closed, "OnClose")
+	})
+}
+
 func TestPeerEndsWhilePaused(t *testing.T) {
 	both(t, func(t *testing.T, opt Options) {
 		conns := make(chan *Conn, 1)

@@ -13,7 +13,7 @@ import (
 
 // TestUnknownGnetIsFoundOut checks what makes New fall back to goroutines.
 func TestUnknownGnetIsFoundOut(t *testing.T) {
-	other, err := newWritePoller() // an epoll set of another
+	other, err := newPoller(unix.EPOLLIN, (*gnetTCP).readable) // an epoll set of another
 	if err != nil {
 		t.Fatal(err)
 	}

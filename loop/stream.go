@@ -23,8 +23,7 @@ type stream struct {
 	out     net.Conn   // what is sent, and the end of the stream; immutable
 	socket  net.Conn   // out, or what is below it: closing it never waits; immutable
 	turn    sync.Mutex // held by who is the reader: around OnData, OnClose and the tasks of Do
-	resumed sync.Cond  // of ctl: not blocked any more, or closing
-	blocked bool       // reading is paused; guarded by ctl
+	resumed sync.Cond  // of ctl: not paused any more, or closing
 	closed  bool       // guarded by ctl
 
 	// Made once, as a go statement with arguments allocates.
@@ -74,9 +73,13 @@ func (t *stream) received(b []byte) error {
 func (t *stream) read(ok bool, head int, receive func(b []byte) error) {
 	var err error
 	buf := pool.Get(smallRead, pool.Receiving)
-	for ok && err == nil && t.waitResumed() {
+	for ok && err == nil {
+		most := t.waitResumed()
+		if most == 0 {
+			break
+		}
 		var n int
-		if n, err = t.in.Read(buf.B[head:]); n > 0 {
+		if n, err = t.in.Read(buf.B[head:min(head+most, len(buf.B))]); n > 0 {
 			t.turn.Lock()
 			if e := receive(buf.B[:head+n]); e != nil {
 				err = e
@@ -97,14 +100,21 @@ func (t *stream) read(ok bool, head int, receive func(b []byte) error) {
 	t.turn.Unlock()
 }
 
-// waitResumed waits until reading is not paused; false: the connection is closed.
-func (t *stream) waitResumed() bool {
+// waitResumed waits until reading is not paused, and says how many bytes may be read at once; 0: the
+// connection is closed.
+func (t *stream) waitResumed() (most int) {
 	t.ctl.Lock()
 	defer t.ctl.Unlock()
-	for t.blocked && !t.closed {
+	for t.rate == readNone && !t.closed {
 		t.resumed.Wait()
 	}
-	return !t.closed
+	switch {
+	case t.closed:
+		return 0
+	case t.rate == readLittle:
+		return littleRead
+	}
+	return largeRead
 }
 
 func (t *stream) begin(s step) bool {
@@ -143,10 +153,7 @@ func (t *stream) closeWrite() {
 	t.Abort(nil)
 }
 
-func (t *stream) pause(on bool) {
-	t.blocked = on
-	t.resumed.Signal()
-}
+func (t *stream) limit(rate) { t.resumed.Signal() }
 
 func (t *stream) wake() {
 	t.srv.readers.Add(1) // the reader, counted as well, needs ctl before it ends

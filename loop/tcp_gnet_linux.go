@@ -20,6 +20,8 @@ import (
 	"github.com/panjf2000/gnet/v2"
 	"github.com/panjf2000/gnet/v2/pkg/netpoll"
 	"golang.org/x/sys/unix"
+
+	"github.com/firemq/firemq/pool"
 )
 
 // gnetEngine reads connections with gnet's event loops. Of gnet.Conn only Next(-1), Fd, Context,
@@ -28,7 +30,8 @@ type gnetEngine struct {
 	gnet.BuiltinEventEngine
 	srv     *Server                           // immutable
 	client  *gnet.Client                      // immutable
-	writes  *writePoller                      // immutable
+	writes  *poller                           // immutable
+	reads   *poller                           // of who is read with care; immutable
 	epollOf func(gnet.EventLoop) (int, error) // immutable; epollOf but in tests
 }
 
@@ -37,7 +40,11 @@ func newEngine(s *Server) (engine, error) { return newGnetEngine(s, epollOf) }
 func newGnetEngine(s *Server, epollOf func(gnet.EventLoop) (int, error)) (engine, error) {
 	e := &gnetEngine{srv: s, epollOf: epollOf}
 	var err error
-	if e.writes, err = newWritePoller(); err != nil {
+	if e.writes, err = newPoller(unix.EPOLLOUT, (*gnetTCP).writable); err != nil {
+		return nil, err
+	}
+	if e.reads, err = newPoller(unix.EPOLLIN, (*gnetTCP).readable); err != nil {
+		e.writes.stop()
 		return nil, err
 	}
 	e.client, err = gnet.NewClient(e,
@@ -49,6 +56,7 @@ func newGnetEngine(s *Server, epollOf func(gnet.EventLoop) (int, error)) (engine
 	}
 	if err != nil {
 		e.writes.stop()
+		e.reads.stop()
 		return nil, fmt.Errorf("start event loops: %w", err)
 	}
 	if err := e.check(); err != nil {
@@ -64,6 +72,7 @@ func (e *gnetEngine) stop() {
 		e.srv.opt.Log.Error("event loops ended with an error", "err", err)
 	}
 	e.writes.stop()
+	e.reads.stop()
 }
 
 func (e *gnetEngine) enroll(nc net.Conn, h Handler) error {
@@ -144,6 +153,8 @@ type gnetTCP struct {
 	severed bool
 	waiting bool // the write poller has busy
 	polled  bool // fd is in the write poller's set
+
+	polledIn bool // fd is in the read poller's set; guarded by ctl, and the reader's once the connection is gone
 }
 
 func (t *gnetTCP) begin(step) bool { return true }
@@ -199,15 +210,15 @@ func rawWritev(fd int, s []seg) (n, total int, err error) {
 func (t *gnetTCP) arm() bool {
 	t.wmu.Lock()
 	defer t.wmu.Unlock()
-	if t.severed || t.engine.writes.arm(t) != nil {
+	if t.severed || t.engine.writes.arm(t, &t.polled) != nil {
 		return false
 	}
 	t.waiting = true
 	return true
 }
 
-// ready takes busy over from the write poller's set, and goes on writing. By the write poller.
-func (t *gnetTCP) ready() {
+// writable takes busy over from the write poller's set, and goes on writing. By the write poller.
+func (t *gnetTCP) writable() {
 	t.wmu.Lock()
 	waiting := t.waiting
 	t.waiting = false
@@ -225,16 +236,55 @@ func (t *gnetTCP) closeWrite() {
 	}
 }
 
-// pause takes reading out of the event loop's epoll set, or puts it back. With mask 0 a reset is
-// still reported, an end of stream is not, and gnet would drop what it has not read if it were.
-func (t *gnetTCP) pause(on bool) {
+// limit takes reading out of the event loop's epoll set, or puts it back. With mask 0 a reset is
+// still reported, an end of stream is not, and gnet would drop what it has not read if it were. An event loop
+// reads as much as its buffer takes: little is read by ourselves.
+func (t *gnetTCP) limit(r rate) {
 	ev := unix.EpollEvent{Fd: int32(t.fd)}
-	if !on {
+	if r == readMost {
 		ev.Events = netpoll.ReadEvents
 	}
-	if err := unix.EpollCtl(t.epoll, unix.EPOLL_CTL_MOD, t.fd, &ev); err != nil {
+	err := unix.EpollCtl(t.epoll, unix.EPOLL_CTL_MOD, t.fd, &ev)
+	if err == nil && r == readLittle {
+		err = t.engine.reads.arm(t, &t.polledIn)
+	}
+	if err != nil {
 		t.abort(fmt.Errorf("pause or resume reading: %w", os.NewSyscallError("epoll_ctl", err)))
 	}
+}
+
+// readable has the reader look at what came. By the read poller.
+func (t *gnetTCP) readable() { t.Do(t.readLittle) }
+
+// readLittle reads once of a connection that is read with care. By the reader.
+func (t *gnetTCP) readLittle() {
+	if !t.careful(false) {
+		return
+	}
+	b := pool.Get(littleRead, pool.Receiving)
+	defer b.Release()
+	switch n, err := unix.Read(t.fd, b.B[:littleRead]); {
+	case n > 0:
+		t.feed(b.B[:n])
+	case err == nil:
+		t.Abort(io.EOF)
+	case err != unix.EAGAIN && err != unix.EINTR:
+		t.Abort(os.NewSyscallError("read", err))
+	}
+	t.careful(true)
+}
+
+// careful reports whether little is to be read at once, and has the poller wait for more of it.
+func (t *gnetTCP) careful(again bool) bool {
+	t.ctl.Lock()
+	defer t.ctl.Unlock()
+	if t.rate != readLittle || t.gone || t.aborted {
+		return false
+	}
+	if again {
+		t.limit(readLittle)
+	}
+	return true
 }
 
 func (t *gnetTCP) wake() {
@@ -256,20 +306,26 @@ func (t *gnetTCP) sever() (holder bool) {
 	if t.polled {
 		t.engine.writes.remove(t)
 	}
+	if t.polledIn {
+		t.engine.reads.remove(t)
+	}
 	return holder
 }
 
-// writePoller waits for full sockets to become writable, and goes on writing to them.
-type writePoller struct {
-	epoll int           // immutable
-	wake  int           // an eventfd, immutable
-	done  chan struct{} // closed when run has ended
+// poller waits for sockets: for full ones to become writable, and for those that are read with care to have
+// something to read.
+type poller struct {
+	epoll  int            // immutable, like all up to the next group
+	wake   int            // an eventfd
+	events uint32         // that are waited for
+	ready  func(*gnetTCP) // called when one has come
+	done   chan struct{}  // closed when run has ended
 
 	mu      sync.Mutex
 	waiting map[int32]*gnetTCP // by fd; guarded by mu
 }
 
-func newWritePoller() (*writePoller, error) {
+func newPoller(events uint32, ready func(*gnetTCP)) (*poller, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -285,12 +341,12 @@ func newWritePoller() (*writePoller, error) {
 		unix.Close(ep)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	p := &writePoller{epoll: ep, wake: wake, done: make(chan struct{}), waiting: map[int32]*gnetTCP{}}
+	p := &poller{epoll: ep, wake: wake, events: events, ready: ready, done: make(chan struct{}), waiting: map[int32]*gnetTCP{}}
 	go p.run()
 	return p, nil
 }
 
-func (p *writePoller) run() {
+func (p *poller) run() {
 	defer close(p.done)
 	events := make([]unix.EpollEvent, 64)
 	for {
@@ -308,30 +364,31 @@ func (p *writePoller) run() {
 			p.mu.Unlock()
 			// The fd may be another connection's by now: then it is told too early, which is harmless.
 			if t != nil {
-				t.ready()
+				p.ready(t)
 			}
 		}
 	}
 }
 
-// arm has t.ready called once when t is writable, or broken. t.wmu held.
-func (p *writePoller) arm(t *gnetTCP) error {
+// arm has ready called once when t's socket is, or is broken. polled says whether the socket is in the set,
+// and its lock is held.
+func (p *poller) arm(t *gnetTCP, polled *bool) error {
 	p.mu.Lock()
 	p.waiting[int32(t.fd)] = t
 	p.mu.Unlock()
 	op := unix.EPOLL_CTL_MOD
-	if !t.polled {
+	if !*polled {
 		op = unix.EPOLL_CTL_ADD
 	}
-	err := unix.EpollCtl(p.epoll, op, t.fd, &unix.EpollEvent{Fd: int32(t.fd), Events: unix.EPOLLOUT | unix.EPOLLONESHOT})
+	err := unix.EpollCtl(p.epoll, op, t.fd, &unix.EpollEvent{Fd: int32(t.fd), Events: p.events | unix.EPOLLONESHOT})
 	if err == nil {
-		t.polled = true
+		*polled = true
 	}
 	return err
 }
 
-// remove forgets t, whose fd is still open. t.wmu held.
-func (p *writePoller) remove(t *gnetTCP) {
+// remove forgets t, whose fd is still open; it is not armed again.
+func (p *poller) remove(t *gnetTCP) {
 	p.mu.Lock()
 	if p.waiting[int32(t.fd)] == t {
 		delete(p.waiting, int32(t.fd))
@@ -341,7 +398,7 @@ func (p *writePoller) remove(t *gnetTCP) {
 }
 
 // stop ends run. No connection may be left.
-func (p *writePoller) stop() {
+func (p *poller) stop() {
 	one := [8]byte{1}
 	if _, err := unix.Write(p.wake, one[:]); err != nil {
 		panic(fmt.Sprintf("BUG: loop: eventfd: %v", err))

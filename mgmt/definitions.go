@@ -352,7 +352,11 @@ func (m *importer) read(doc body) {
 		m.readPermissions(doc)
 		m.section(doc, "global_parameters", func(b body) {
 			if name, ok := m.name(b, "global_parameters", "name"); ok {
-				m.globals = append(m.globals, api.GlobalParameter{Name: name, Value: encode(nil, b["value"], nil)})
+				value := encode(nil, b["value"], nil)
+				if err := within("global parameter '"+name+"'", len(value)); err != nil {
+					m.fault("%s", reasonOf(err))
+				}
+				m.globals = append(m.globals, api.GlobalParameter{Name: name, Value: value})
 			}
 		})
 	}
@@ -425,12 +429,18 @@ func (m *importer) readVHost(b body) {
 	// What a file does not say of a vhost that exists, as those of older versions, stays.
 	var says newVHost
 	if d, ok := pick("description").(string); ok {
+		if err := metaWithin(&broker.VHostMeta{Description: d}); err != nil {
+			m.fault("vhost '%s': %s", name, reasonOf(err))
+		}
 		says = append(says, func(v *broker.VHostMeta) { v.Description = d })
 	}
 	if t := pick("tags"); t != nil {
 		tags, err := tagsOf(t)
 		if err != nil {
 			m.fault("vhost '%s': tags are neither a list nor a string", name)
+		}
+		if err := metaWithin(&broker.VHostMeta{Tags: tags}); err != nil {
+			m.fault("vhost '%s': %s", name, reasonOf(err))
 		}
 		says = append(says, func(v *broker.VHostMeta) { v.Tags = tags })
 	}
@@ -525,8 +535,12 @@ func (m *importer) readPermissions(doc body) {
 		p.Exchange, _ = b["exchange"].(string)
 		p.Write, _ = b["write"].(string)
 		p.Read, _ = b["read"].(string)
-		if err := p.Validate(); err != nil {
-			m.fault("topic permissions of user '%s' in vhost '%s': %s", user, vhost, err)
+		err := within("topic permission", len(p.Exchange)+len(p.Write)+len(p.Read))
+		if err == nil {
+			err = p.Validate()
+		}
+		if err != nil {
+			m.fault("topic permissions of user '%s' in vhost '%s': %s", user, vhost, reasonOf(err))
 			return
 		}
 		m.topics = append(m.topics, p)
@@ -636,6 +650,9 @@ func (m *importer) readExchange(b body) {
 	if _, e := broker.ExchangeKind(d.Type, d.Args); e != nil && errs[3] == nil {
 		errs[3] = errors.New(e.Text)
 	}
+	if e := broker.CheckTable(d.Args, "arguments"); e != nil {
+		errs[3] = e
+	}
 	for _, err := range errs {
 		if err != nil {
 			m.fault("exchange '%s' in vhost '%s': %s", name, vhost, reasonOf(err))
@@ -667,6 +684,9 @@ func (m *importer) readQueue(b body) {
 	d.Durable, errs[0] = b.boolean("durable", true)
 	d.AutoDelete, errs[1] = b.boolean("auto_delete", false)
 	d.Args, errs[2] = b.arguments("arguments")
+	if e := broker.CheckTable(d.Args, "arguments"); e != nil {
+		errs[2] = e
+	}
 	for _, err := range errs {
 		if err != nil {
 			m.fault("queue '%s' in vhost '%s': %s", name, vhost, reasonOf(err))
@@ -709,6 +729,10 @@ func (m *importer) readBinding(b body) {
 	var err error
 	if r.Args, err = b.arguments("arguments"); err != nil {
 		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, reasonOf(err))
+		return
+	}
+	if e := broker.CheckTable(r.Args, "arguments"); e != nil {
+		m.fault("binding of '%s' in vhost '%s': %s", r.Dest, r.VHost, e.Text)
 		return
 	}
 	if err := route.CheckBinding(m.kindOf(r.VHost, source), &r); err != nil {

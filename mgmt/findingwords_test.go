@@ -14,7 +14,7 @@ type words struct{ severity, kind, summary, cause, action string }
 
 const (
 	size     = `[\d.]+ [GM]iB`
-	blocked  = `Publishers are not read until it is over; (1 connection is|\d+ connections are) blocked now\.`
+	blocked  = `Publishers wait until it is over; (1 connection is|\d+ connections are) blocked now\.`
 	waits    = `(1 message waits|\d+ messages wait), the oldest for (1 second|\d+ (seconds|minutes|hours|days))\.`
 	makeRoom = "Free or add disk space; consume or purge long queues."
 	unbound  = "Bind a queue to the exchange, or declare the one that the routing key names."

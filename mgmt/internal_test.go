@@ -178,31 +178,6 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-func TestAttempts(t *testing.T) {
-	now := time.Unix(1000, 0)
-	a := newAttempts()
-	a.now = func() time.Time { return now }
-	for i := range attemptBurst {
-		if a.blocked("x") {
-			t.Fatalf("blocked after %d", i)
-		}
-		a.failed("x")
-	}
-	if !a.blocked("x") || a.blocked("y") {
-		t.Error("the wrong one is blocked")
-	}
-	now = now.Add(attemptPause)
-	if a.blocked("x") {
-		t.Error("blocked for longer than a second")
-	}
-	for i := range 3 * attemptAddresses {
-		a.failed(fmt.Sprint(i))
-	}
-	if len(a.debt) > attemptAddresses {
-		t.Errorf("%d addresses are remembered", len(a.debt))
-	}
-}
-
 func TestSampler(t *testing.T) {
 	b, _, err := broker.Open(broker.Options{Start: broker.Snapshot{VHosts: []string{"/"}}})
 	if err != nil {

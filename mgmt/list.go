@@ -58,7 +58,7 @@ func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) 
 	n := len(all)
 	from := (page - 1) * size
 	if from >= n && page > 1 {
-		return &failure{400, "page_out_of_range", fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", page, size, n)}
+		return failed(400, "page_out_of_range", fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", page, size, n))
 	}
 	to := min(from+size, n)
 	p := api.Page[T]{
@@ -106,7 +106,7 @@ func (r *request) page(p any) error {
 }
 
 func (r *request) pageOf() (page, size int, err error) {
-	invalid := &failure{400, "bad_request", "Pagination parameters are invalid"}
+	invalid := failed(400, "bad_request", "Pagination parameters are invalid")
 	page, e := strconv.Atoi(r.query("page"))
 	if e != nil {
 		return 0, 0, invalid
@@ -119,8 +119,8 @@ func (r *request) pageOf() (page, size int, err error) {
 		}
 	}
 	if page < 1 || page > 1<<30 || size < 1 || size > pageSizeMax {
-		return 0, 0, &failure{400, "invalid_pagination_parameters",
-			fmt.Sprintf("Invalid pagination parameters: page number %d, page size %s", page, shown)}
+		return 0, 0, failed(400, "invalid_pagination_parameters",
+			fmt.Sprintf("Invalid pagination parameters: page number %d, page size %s", page, shown))
 	}
 	return page, size, nil
 }

@@ -43,7 +43,7 @@ func publish(r *request) error {
 	}
 	x, err := r.exchangeOf()
 	if err != nil {
-		return &failure{404, "not_found", "exchange_not_found"}
+		return failed(404, "not_found", "exchange_not_found")
 	}
 	if err := b.need("routing_key", "properties", "payload", "payload_encoding"); err != nil {
 		return err
@@ -269,7 +269,7 @@ func getMessages(r *request) error {
 		return err
 	}
 	if _, err := r.queueOf(); err != nil {
-		return &failure{404, "not_found", "queue_not_found"}
+		return failed(404, "not_found", "queue_not_found")
 	}
 	g, err := getterOf(b)
 	if err != nil {

@@ -107,7 +107,6 @@ type Server struct {
 	listener net.Listener
 	http     *fasthttp.Server
 	router   *router
-	attempts *attempts
 	sampler  *sampler
 	quit     chan struct{} // closed by Close
 	sweep    chan struct{} // holds one token: there is garbage
@@ -138,7 +137,7 @@ func listen(addr string, o Options, p pace) (*Server, error) {
 		o.Node = NodeName()
 	}
 	s := &Server{
-		opt: o, pace: p, started: time.Now(), listener: l, router: newRouter(endpoints()), attempts: newAttempts(),
+		opt: o, pace: p, started: time.Now(), listener: l, router: newRouter(endpoints()),
 		sampler: newSampler(o.Broker), quit: make(chan struct{}), sweep: make(chan struct{}, 1),
 		conns: make(map[*conn]struct{}), byOwner: make(map[netip.Prefix]int),
 	}
@@ -185,7 +184,7 @@ func unreadable(c *fasthttp.RequestCtx, err error) {
 		reason, status = "Exceeded HTTP header size limit", fasthttp.StatusRequestHeaderFieldsTooLarge
 	}
 	r := &request{RequestCtx: c}
-	r.write(&failure{status, "bad_request", reason})
+	r.write(failed(status, "bad_request", reason))
 	c.SetConnectionClose()
 }
 

@@ -88,6 +88,9 @@ func policyFrom(name string, b body, operator bool) (*policy.Policy, error) {
 			return nil, err
 		}
 	}
+	if err := within("policy", len(name)+len(fields[0].Str)+fields[1].Table.Size()); err != nil {
+		return nil, err
+	}
 	p, err := policy.New(name, fields[0], fields[1], fields[2], fields[3], operator)
 	if err != nil {
 		text := err.Error()
@@ -325,7 +328,11 @@ func putGlobal(r *request) error {
 	if err := b.need("value"); err != nil {
 		return err
 	}
-	return r.done(r.s.opt.Broker.SetGlobal(r.vars["name"], encode(nil, b["value"], nil)))
+	value := encode(nil, b["value"], nil)
+	if err := within("global parameter", len(r.vars["name"])+len(value)); err != nil {
+		return err
+	}
+	return r.done(r.s.opt.Broker.SetGlobal(r.vars["name"], value))
 }
 
 func deleteGlobal(r *request) error {
@@ -347,6 +354,9 @@ func putClusterName(r *request) error {
 	}
 	name, err := b.text("name")
 	if err != nil {
+		return err
+	}
+	if err := within("name", len(name)); err != nil {
 		return err
 	}
 	r.s.opt.Broker.SetGlobal(clusterNameParameter, encode(nil, name, nil))

@@ -80,7 +80,7 @@ func (s *Server) share(of int64) func() int64 {
 }
 
 // errBusy is the answer of a request that has to wait for others.
-var errBusy = &failure{fasthttp.StatusServiceUnavailable, "service_unavailable", "Large requests of others take the memory there is for them: try again"}
+var errBusy = failed(fasthttp.StatusServiceUnavailable, "service_unavailable", "Large requests of others take the memory there is for them: try again")
 
 // busy is errBusy with the time after which to try again.
 func (r *request) busy() error {
@@ -89,7 +89,7 @@ func (r *request) busy() error {
 }
 
 func tooLarge(most int) error {
-	return &failure{fasthttp.StatusRequestEntityTooLarge, "bad_request", fmt.Sprintf("Exceeded HTTP request body size limit of %d bytes", most)}
+	return failed(fasthttp.StatusRequestEntityTooLarge, "bad_request", fmt.Sprintf("Exceeded HTTP request body size limit of %d bytes", most))
 }
 
 // receive reads the body, of at most most bytes. What the connection's goroutine holds of it is given back when the
@@ -146,7 +146,7 @@ func (r *request) receive(most int) error {
 			r.Request.SetBodyRaw(p)
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return r.unfinished(&failure{fasthttp.StatusRequestTimeout, "request_timeout", "The request's body comes too slowly"})
+			return r.unfinished(failed(fasthttp.StatusRequestTimeout, "request_timeout", "The request's body comes too slowly"))
 		case err != nil:
 			return r.unfinished(badRequest("The request's body is malformed"))
 		}

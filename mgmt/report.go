@@ -78,7 +78,7 @@ func (d *doctor) resources() {
 			blocked++
 		}
 	}
-	publishers := fmt.Sprintf("Publishers are not read until it is over; %s.", count(blocked, "connection is blocked now", "connections are blocked now"))
+	publishers := fmt.Sprintf("Publishers wait until it is over; %s.", count(blocked, "connection is blocked now", "connections are blocked now"))
 	if m.memoryAlarm {
 		d.node(api.Critical, "memory-alarm", "The memory alarm is in effect: nobody can publish.",
 			fmt.Sprintf("The broker uses %s of memory, its limit is %s. %s", bytesText(m.resident), bytesText(m.memoryLimit), publishers),

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -25,6 +25,7 @@ type request struct {
 	s    *Server
 	user *auth.User        // who asks; nil for endpoints that need nobody
 	vars map[string]string // the names in the path, decoded
+	path string            // of the endpoint
 }
 
 // failure is an answer other than success.
@@ -32,33 +33,46 @@ type failure struct {
 	status int
 	error  string // the JSON key "error"
 	reason any    // the JSON key "reason"; nil: no body
+	cause  string // of a refusal, for the log; "": it is not logged, or was
 }
 
 func (f *failure) Error() string { return fmt.Sprint(f.error, ": ", f.reason) }
 
-func badRequest(reason any) *failure { return &failure{400, "bad_request", reason} }
+func failed(status int, word string, reason any) *failure {
+	return &failure{status: status, error: word, reason: reason}
+}
+
+// because makes f a refusal, which is logged.
+func (f *failure) because(cause string) *failure {
+	f.cause = cause
+	return f
+}
+
+func badRequest(reason any) *failure { return failed(400, "bad_request", reason) }
 
 func badRequestf(format string, args ...any) *failure {
 	return badRequest(fmt.Sprintf(format, args...))
 }
 
-func notAuthorised(reason string) *failure { return &failure{401, "not_authorised", reason} }
+func notAuthorised(reason string) *failure {
+	return failed(401, "not_authorised", reason).because(reason)
+}
 
 // missing is the answer for an object or a path that does not exist.
-var missing = &failure{404, "Object Not Found", "Not Found"}
+var missing = failed(404, "Object Not Found", "Not Found")
 
-var errVHostMissing = &failure{404, "not_found", "vhost_not_found"}
+var errVHostMissing = failed(404, "not_found", "vhost_not_found")
 
 // refusal turns the broker's refusal of a verb into an answer. prefix is put before the text where an
 // endpoint shows AMQP's reply code too.
 func refusal(e *broker.Error) *failure {
 	switch e.Kind {
 	case broker.NotFound:
-		return &failure{404, "not_found", e.Text}
+		return failed(404, "not_found", e.Text).because(e.Text)
 	case broker.AccessRefused, broker.NotAllowed:
-		return notAuthorised("Access refused.")
+		return notAuthorised("Access refused.").because(e.Text)
 	}
-	return badRequest(e.Text)
+	return badRequest(e.Text).because(e.Text)
 }
 
 // write ends the request with a failure.
@@ -217,6 +231,28 @@ func (b body) arguments(key string) (table.Table, error) {
 	return nil, badRequest([]any{"not_json_object", key})
 }
 
+// maxKept is how much of one object that operators make is kept, in bytes: of a policy, a user, a permission, what is
+// noted about a vhost, a parameter. Who sends more is answered 400.
+const maxKept = 16 << 10
+
+// itemSize is what an item of a list takes beside its bytes.
+const itemSize = 16
+
+func sizeOf(list []string) (n int) {
+	for _, s := range list {
+		n += len(s) + itemSize
+	}
+	return n
+}
+
+// within refuses an object that takes more.
+func within(what string, bytes int) error {
+	if bytes > maxKept {
+		return badRequestf("%s takes %d bytes, %d at most", what, bytes, maxKept)
+	}
+	return nil
+}
+
 func hasNull(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -289,25 +325,31 @@ func credentials(header []byte) (name, password string, present bool, err error)
 
 // login finds out who asks.
 func (r *request) login(name, password string) (*auth.User, *failure) {
-	ip := hostOf(r.RemoteAddr())
-	if wait := r.s.attempts.blocked(ip); wait {
-		r.Response.Header.Set("Retry-After", "1")
-		return nil, &failure{429, "too_many_requests", "Too many failed logins"}
-	}
 	u, e := r.s.opt.Broker.LoginHTTP(name, password, r.RemoteAddr())
-	if e != nil {
-		if e.Kind == broker.NotAllowed {
-			return nil, notAuthorised("User can only log in via localhost")
-		}
-		r.s.attempts.failed(ip)
-		return nil, &failure{401, "not_authorized", "Not_Authorized"}
+	if e == nil {
+		return u, nil
 	}
-	return u, nil
+	f := failed(401, "not_authorized", "Not_Authorized")
+	switch e.Kind {
+	case broker.NotAllowed:
+		f = failed(401, "not_authorised", "User can only log in via localhost")
+	case broker.LoginLimited:
+		r.Response.Header.Set("Retry-After", strconv.Itoa(int(broker.LoginPause/time.Second)))
+		f = failed(429, "too_many_requests", "Too many failed logins")
+	}
+	r.s.opt.Log.Warn("login refused", "peer", r.RemoteAddr().String(), "user", name[:min(len(name), loggedName)], "vhost", r.vars["vhost"], "code", f.status, "reason", e.Cause)
+	return nil, f
 }
 
-func hostOf(a net.Addr) string {
-	if t, ok := a.(*net.TCPAddr); ok {
-		return t.IP.String()
+// loggedName is how much of a name the log shows, in bytes: who is not known may call himself anything.
+const loggedName = 255
+
+// logRefusal tells the log of a refused action. The path is the endpoint's: a name in the real one may be a secret.
+func (r *request) logRefusal(f *failure) {
+	user := ""
+	if r.user != nil {
+		user = r.user.Name
 	}
-	return a.String()
+	r.s.opt.Log.Warn("request refused", "peer", r.RemoteAddr().String(), "user", user, "vhost", r.vars["vhost"], "code", f.status, "reason", f.cause,
+		"method", string(r.Method()), "path", r.path)
 }

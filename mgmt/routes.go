@@ -121,7 +121,10 @@ func (s *Server) serveAPI(c *fasthttp.RequestCtx) {
 		f, ok := errors.AsType[*failure](err)
 		if !ok {
 			s.opt.Log.Error("a request of the management API failed", "method", string(c.Method()), "path", string(c.Path()), "error", err)
-			f = &failure{500, "internal_server_error", "see the broker's log"}
+			f = failed(500, "internal_server_error", "see the broker's log")
+		}
+		if f.cause != "" {
+			r.logRefusal(f)
 		}
 		c.ResetBody()
 		r.drop()
@@ -155,7 +158,7 @@ func (r *request) carryOut() error {
 	if e == nil {
 		return missing
 	}
-	r.vars = vars
+	r.vars, r.path = vars, e.path
 	method := string(r.Method())
 	if method == fasthttp.MethodOptions {
 		r.Response.Header.Set("Allow", e.allow())
@@ -167,7 +170,7 @@ func (r *request) carryOut() error {
 		return &failure{status: 405}
 	}
 	if crossSite(r) {
-		return &failure{403, "not_authorised", "Requests from another site are refused"}
+		return failed(403, "not_authorised", "Requests from another site are refused").because("it comes from a page of another site")
 	}
 	need := e.level
 	if method != "GET" && method != "HEAD" {
@@ -200,7 +203,7 @@ func (r *request) carryOut() error {
 	case <-r.s.opt.Broker.Settled():
 		return nil
 	case <-r.s.quit:
-		return &failure{503, "service_unavailable", "the broker stops: what was changed may be lost"}
+		return failed(503, "service_unavailable", "the broker stops: what was changed may be lost")
 	}
 }
 
@@ -216,7 +219,7 @@ func (r *request) identify() error {
 	}
 	if !present {
 		r.Response.Header.Set("WWW-Authenticate", challenge)
-		return &failure{401, "not_authorised", "Not_Authorized"}
+		return failed(401, "not_authorised", "Not_Authorized")
 	}
 	u, f := r.login(name, password)
 	if f != nil {

@@ -110,7 +110,11 @@ func userFrom(name string, b body) (auth.User, error) {
 			u.Limits[k] = n
 		}
 	}
-	return u, nil
+	size := len(name) + len(u.Hash) + len(u.Algorithm) + sizeOf(u.Tags)
+	for k := range u.Limits {
+		size += len(k) + itemSize
+	}
+	return u, within("user", size)
 }
 
 // badUser is the answer to a user that the store refuses.
@@ -289,7 +293,7 @@ func permissionFrom(user, vhost string, b body) (auth.Permission, error) {
 		}
 		*field = s
 	}
-	return p, nil
+	return p, within("permission", len(p.Configure)+len(p.Write)+len(p.Read))
 }
 
 // badPattern is the answer to a pattern that does not compile.
@@ -349,6 +353,9 @@ func putTopicPermission(r *request) error {
 			return badRequest([]string{"not_string", key})
 		}
 		*field = s
+	}
+	if err := within("topic permission", len(p.Exchange)+len(p.Write)+len(p.Read)); err != nil {
+		return err
 	}
 	if _, ok := r.s.opt.Broker.Exchange(p.VHost, p.Exchange); !ok {
 		return badRequest([]string{"no_such_exchange", p.Exchange})

@@ -98,6 +98,9 @@ func putVHost(r *request) error {
 	if m.DefaultQueueType != "" && !slices.Contains(queueTypes, m.DefaultQueueType) {
 		return badRequestf("Unsupported default queue type: %s", m.DefaultQueueType)
 	}
+	if err := metaWithin(&m); err != nil {
+		return err
+	}
 	if m.Tracing, err = b.boolean("tracing", false); err != nil {
 		return err
 	}
@@ -120,6 +123,11 @@ func putVHost(r *request) error {
 		r.s.opt.Broker.UsersChanged(r.user.Name)
 	}
 	return r.done(created)
+}
+
+// metaWithin refuses too much to note about a vhost.
+func metaWithin(m *broker.VHostMeta) error {
+	return within("metadata", len(m.Description)+sizeOf(m.Tags))
 }
 
 // tagsOf reads a list of strings, or one string with commas.
@@ -151,7 +159,7 @@ func deleteVHost(r *request) error {
 	case e.Kind == broker.NotFound:
 		return missing
 	}
-	return &failure{412, "precondition_failed", e.Text}
+	return failed(412, "precondition_failed", e.Text).because(e.Text)
 }
 
 // protectVHost has deletions of a vhost refused, or not any more.

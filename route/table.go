@@ -28,8 +28,14 @@ type Table[Q comparable] struct {
 
 	shards   [shards]shard[Q]
 	changes  changes
-	walkers  sync.Pool    // of *walk[Q], for Route; a Cache has its own
-	bindings atomic.Int64 // how many there are
+	walkers  sync.Pool // of *walk[Q], for Route; a Cache has its own
+	bindings bindings
+}
+
+// bindings counts those of a table.
+type bindings struct {
+	n     atomic.Int64
+	bytes atomic.Int64 // of their arguments, in memory
 }
 
 // changes counts what changed in a whole table, each change after its own generation: while the count stands
@@ -41,11 +47,15 @@ type changes struct {
 }
 
 // Len is the number of bindings. While some are added or removed it may be off by those. Any goroutine.
-func (t *Table[Q]) Len() int { return int(t.bindings.Load()) }
+func (t *Table[Q]) Len() int { return int(t.bindings.n.Load()) }
+
+// ArgumentMemory is about how many bytes the arguments of all bindings take. Any goroutine.
+func (t *Table[Q]) ArgumentMemory() int64 { return t.bindings.bytes.Load() }
 
 // shard is one lock's share of the exchanges and queues.
 type shard[Q comparable] struct {
-	changes   *changes // the table's; immutable
+	changes   *changes  // the table's; immutable, as is the next one
+	bindings  *bindings // likewise
 	mu        sync.RWMutex
 	exchanges map[name]*exchange[Q] // guarded by mu
 	queues    map[name]*node[Q]     // guarded by mu
@@ -107,6 +117,7 @@ type binding[Q comparable] struct {
 	weight float64 // immutable; for a consistent hash exchange
 
 	state state // guarded by src.sh.mu
+	bytes int32 // about what its arguments take; immutable
 
 	prev, next *binding[Q] // guarded by id.dst.sh.mu; its incoming list
 }
@@ -132,7 +143,7 @@ const (
 func New[Q comparable]() *Table[Q] {
 	t := &Table[Q]{Now: func() int64 { return time.Now().UnixMilli() }}
 	for i := range t.shards {
-		t.shards[i].changes = &t.changes
+		t.shards[i].changes, t.shards[i].bindings = &t.changes, &t.bindings
 	}
 	t.walkers.New = func() any { return &walk[Q]{t: t} }
 	return t
@@ -246,12 +257,11 @@ func (t *Table[Q]) removeExchange(vhost, exchange string, ifUnused bool) (remove
 
 	removed = make([]Binding, 0, len(out))
 	for _, b := range out {
+		b.count(-1)
 		removed = append(removed, b.definition())
 		b.withdraw()
 	}
-	removed = ex.removeIncoming(removed)
-	t.bindings.Add(int64(-len(removed)))
-	return removed, true
+	return ex.removeIncoming(removed), true
 }
 
 // AddQueue makes a queue routable by the default exchange and bindable. It reports false and
@@ -287,9 +297,7 @@ func (t *Table[Q]) RemoveQueue(vhost, queue string) []Binding {
 	n.removed = true
 	n.changed()
 	sh.mu.Unlock()
-	removed := n.removeIncoming(nil)
-	t.bindings.Add(int64(-len(removed)))
-	return removed
+	return n.removeIncoming(nil)
 }
 
 // removeIncoming ends the bindings that lead to n, which is marked removed, and appends them to
@@ -314,7 +322,15 @@ func (ex *exchange[Q]) detach(b *binding[Q]) {
 	delete(ex.out, b.id)
 	ex.index.remove(b)
 	b.state = gone
+	b.count(-1)
 	ex.changed()
+}
+
+// count adds the binding to the table's, or takes it away.
+func (b *binding[Q]) count(n int64) {
+	sums := b.src.sh.bindings
+	sums.n.Add(n)
+	sums.bytes.Add(n * int64(b.bytes))
 }
 
 // announce puts b on its destination's list; false if that is removed.
@@ -384,6 +400,7 @@ func (t *Table[Q]) Bind(def Binding) (added bool, err error) {
 		src:  src,
 		args: def.Args.Clone(),
 	}
+	b.share()
 	if b.rule, b.weight, err = readBinding(src.kind, &def, b.args); err != nil {
 		return false, err
 	}
@@ -395,8 +412,22 @@ func (t *Table[Q]) Bind(def Binding) (added bool, err error) {
 		b.withdraw()
 		return false, err
 	}
-	t.bindings.Add(1)
 	return true, nil
+}
+
+// share makes the arguments' strings parts of what identifies the binding, where that is spelled as they are: most
+// are sorted as they come, and then their bytes are kept once.
+func (b *binding[Q]) share() {
+	if b.id.args == "" {
+		return
+	}
+	if string(table.Append(nil, b.args)) == b.id.args {
+		if args, err := table.DecodeString(b.id.args); err == nil {
+			b.args, b.bytes = args, int32(args.Memory())
+			return
+		}
+	}
+	b.bytes = int32(b.args.Memory() + len(b.id.args))
 }
 
 // attach makes an announced binding effective.
@@ -415,6 +446,7 @@ func (ex *exchange[Q]) attach(b *binding[Q]) (added bool, err error) {
 	ex.out[b.id] = b
 	ex.index.add(b)
 	b.state = effective
+	b.count(1)
 	ex.changed()
 	return true, nil
 }
@@ -437,7 +469,6 @@ func (t *Table[Q]) Unbind(def Binding) (removed bool) {
 		return false
 	}
 	b.withdraw()
-	t.bindings.Add(-1)
 	return true
 }
 

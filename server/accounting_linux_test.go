@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -304,6 +305,79 @@ func TestMemoryIsAccounted(t *testing.T) {
 				ready = q.Messages
 			}
 		}, func(m *broker.Memory) int64 { return m.Sending }},
+		{"arguments of queues", func(b *testBroker) {
+			ch := b.dial()
+			for i := range 1000 {
+				if _, err := ch.QueueDeclare(fmt.Sprint("queue.", i), false, false, false, false, argument()); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}, func(m *broker.Memory) int64 { return m.Queues }},
+		{"arguments of exchanges", func(b *testBroker) {
+			ch := b.dial()
+			for i := range 1000 {
+				if err := ch.ExchangeDeclare(fmt.Sprint("exchange.", i), "topic", false, false, false, false, argument()); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}, topology},
+		{"arguments of bindings", func(b *testBroker) {
+			ch := b.dial()
+			if _, err := ch.QueueDeclare("q", false, false, false, false, nil); err != nil {
+				b.t.Fatal(err)
+			}
+			for i := range 1000 {
+				if err := ch.QueueBind("q", fmt.Sprint("key.", i), "amq.topic", false, argument()); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}, topology},
+		{"arguments of consumers", func(b *testBroker) {
+			ch := b.dial()
+			if _, err := ch.QueueDeclare("q", false, false, false, false, nil); err != nil {
+				b.t.Fatal(err)
+			}
+			for range 1000 {
+				if _, err := ch.Consume("q", "", false, false, false, false, argument()); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}, func(m *broker.Memory) int64 { return m.Channels }},
+		{"values in arguments", func(b *testBroker) {
+			ch := b.dial()
+			list := make([]any, 1000)
+			for i := range list {
+				list[i] = true
+			}
+			for i := range 300 {
+				if _, err := ch.QueueDeclare(fmt.Sprint("queue.", i), false, false, false, false, amqp.Table{"x-list": list}); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}, func(m *broker.Memory) int64 { return m.Queues }},
+		{"properties of clients", func(b *testBroker) {
+			for range 1000 {
+				c, err := amqp.DialConfig("amqp://"+b.AMQP, amqp.Config{Properties: argument()})
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				b.t.Cleanup(func() { c.Close() })
+			}
+		}, nil},
+		{"keys of messages that are gone", func(b *testBroker) {
+			ch := b.dial()
+			if _, err := ch.QueueDeclare("q", false, false, false, false, amqp.Table{"x-message-deduplication": true, "x-cache-size": 250_000}); err != nil {
+				b.t.Fatal(err)
+			}
+			for i := range 250_000 {
+				if err := ch.Publish("", "q", false, false, amqp.Publishing{Headers: amqp.Table{"x-deduplication-header": int64(i)}}); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+			if n, err := ch.QueuePurge("q", false); err != nil || n != 250_000 {
+				b.t.Fatalf("%d messages are purged: %v", n, err)
+			}
+		}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := startProcess(t)
@@ -325,6 +399,9 @@ func TestMemoryIsAccounted(t *testing.T) {
 		})
 	}
 }
+
+// argument is a table of arguments, as large as it may be.
+func argument() amqp.Table { return amqp.Table{"x-note": strings.Repeat("n", 16_000)} }
 
 // apiAgrees compares the kinds of memory of the management API with the resident memory.
 func (b *testBroker) apiAgrees() {

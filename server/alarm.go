@@ -27,17 +27,18 @@ type Resources struct {
 //
 // A reading is taken every second, and sooner when a limit could be passed before: memory is read as often
 // as fastest publishing could fill what is left, and when so much has been published (see broker.Allow):
-// until then nobody publishes more, however busy the machine is. An alarm begins at its limit, for memory a little before when
-// as much growth as since the last reading would pass it, and ends when a twentieth of the limit is free again,
-// so that it does not come and go with every message. A consumer that drains
+// until then nobody publishes more, however busy the machine is. An alarm begins at its limit, for memory a 32nd
+// before, and ends when a twentieth of the limit is free again, so that it does not come and go with every message.
+// While it holds, what clients had on their way when they were
+// told of it may still come, as far as a 64th beyond the limit (see broker.AllowLate). A consumer that drains
 // queues makes garbage, not free memory, and while publishers are paused little else would have it
 // collected: while the memory alarm holds, the watch does so itself.
 type alarms struct {
 	log   *slog.Logger
-	probe probe                   // immutable, as are the next four
+	probe probe                   // immutable, as are the next five
 	dir   string                  // what the disk alarm is about; "": nothing
 	raise func(memory, disk bool) // tells the broker, as allow does
-	allow func(bytes int64)       // what may be published until the next reading
+	allow func(granted)           // what may be published and made until the next reading
 	quit  chan struct{}
 	over  chan struct{}
 	wake  chan struct{} // holds one token: limits changed, or the journal's state
@@ -70,7 +71,8 @@ const (
 	sampleLeast = 5 * time.Millisecond
 	fillRate    = 2 << 30 // bytes a second that publishers could bring at most
 	clearShare  = 20      // an alarm ends when 1/20 of its limit is free again
-	aheadShare  = 32      // growth counts ahead as far as 1/32 of the limit, above where an alarm ends
+	lateShare   = 64      // what is late is taken as far as 1/64 beyond the limit
+	earlyShare  = 32      // the memory alarm begins 1/32 below the limit, above where it ends
 	collectRest = 10      // a collection is not repeated before ten times its own time has passed
 
 	leastRoom = 1 << 20 // bytes that may be published between two readings, however little is left
@@ -139,8 +141,8 @@ func (a *alarms) resources() Resources {
 }
 
 // start takes a first reading and begins the watch; raise is called with every change, first when there is
-// an alarm, and allow with every reading. They come from one goroutine at a time.
-func (a *alarms) start(raise func(memory, disk bool), allow func(bytes int64)) {
+// an alarm, and allow with every reading, after it. They come from one goroutine at a time.
+func (a *alarms) start(raise func(memory, disk bool), allow func(granted)) {
 	a.raise, a.allow = raise, allow
 	next := a.sample()
 	a.mu.Lock()
@@ -188,11 +190,7 @@ func (a *alarms) sample() (next time.Duration) {
 	a.mu.Lock()
 	r := &a.r
 	r.Memory, r.DiskFree = resident, free
-	ahead := resident
-	if was.Memory > 0 {
-		ahead += max(0, min(resident-was.Memory, r.MemoryLimit/aheadShare))
-	}
-	r.MemoryAlarm = r.MemoryLimit > 0 && above(ahead, r.MemoryLimit, was.MemoryAlarm)
+	r.MemoryAlarm = r.MemoryLimit > 0 && above(resident, r.MemoryLimit, was.MemoryAlarm)
 	short := known && r.DiskFreeLimit > 0 && below(free, r.DiskFreeLimit, was.DiskAlarm)
 	r.DiskAlarm = short || a.stall != nil
 	is, stall := *r, a.stall
@@ -204,9 +202,9 @@ func (a *alarms) sample() (next time.Duration) {
 	// Publishers that an alarm stops must not wait for room as well: their acks may be what makes it.
 	room := int64(broker.Unlimited)
 	if is.MemoryLimit > 0 && !is.MemoryAlarm {
-		room = max(is.MemoryLimit-is.Memory, leastRoom)
+		room = max(early(is.MemoryLimit)-is.Memory, leastRoom)
 	}
-	a.allow(room)
+	a.allow(granted{room, is.lateRoom(known && stall == nil), keptRoom(is.MemoryLimit, is.Memory), declaredRoom(is.MemoryLimit)})
 	if is.MemoryAlarm != was.MemoryAlarm {
 		a.logChange(is.MemoryAlarm, "memory", "resident", is.Memory, "limit", is.MemoryLimit)
 	}
@@ -220,7 +218,7 @@ func (a *alarms) sample() (next time.Duration) {
 
 	next = sampleEvery
 	if is.MemoryLimit > 0 && !is.MemoryAlarm {
-		next = min(next, timeToFill(is.MemoryLimit-is.Memory))
+		next = min(next, timeToFill(early(is.MemoryLimit)-is.Memory))
 	}
 	if is.DiskFreeLimit > 0 && !is.DiskAlarm && known {
 		next = min(next, max(timeToFill(is.DiskFree-is.DiskFreeLimit), 50*time.Millisecond))
@@ -228,13 +226,59 @@ func (a *alarms) sample() (next time.Duration) {
 	return next
 }
 
-// above reports whether n passes a limit, which an alarm that holds ends below only.
+// lateRoom is how many bytes may be published although an alarm holds. The free disk counts if it is known, and
+// the journal writes: one that cannot bounds by itself what waits for it. It is half of what there is, and when that is
+// used up there is another reading: what messages really take is known then.
+func (r *Resources) lateRoom(disk bool) int64 {
+	room := int64(broker.Unlimited)
+	switch {
+	case !r.MemoryAlarm && !r.DiskAlarm:
+		return 0
+	case r.MemoryLimit > 0:
+		room = r.MemoryLimit + r.MemoryLimit/lateShare - r.Memory
+	}
+	if disk && r.DiskFreeLimit > 0 {
+		room = min(room, r.DiskFree-r.DiskFreeLimit+r.DiskFreeLimit/lateShare)
+	}
+	return max(room/2, 0)
+}
+
+// keptShare is how much goes beyond the limit for what is not messages: 1/32 of it. Consumers that come to end an alarm
+// are not kept out.
+const keptShare = 32
+
+// keptRoom is what may be declared, bound, opened or consumed from at a limit, 0 for none, with so much resident.
+func keptRoom(limit, resident int64) int64 {
+	if limit == 0 {
+		return broker.Unlimited
+	}
+	return max(0, limit+limit/keptShare-resident)
+}
+
+// declaredShare is the part of the limit that queues, exchanges and bindings may take: 1/2.
+const declaredShare = 2
+
+func declaredRoom(limit int64) int64 {
+	if limit == 0 {
+		return broker.Unlimited
+	}
+	return limit / declaredShare
+}
+
+// granted is how many bytes may be published, be published although an alarm holds, and kept of what is not messages,
+// until the next reading, and how many queues, exchanges and bindings may take in all.
+type granted struct{ published, late, kept, declared int64 }
+
+// above reports whether n is too near to a limit, which an alarm that holds ends further below only.
 func above(n, limit int64, holds bool) bool {
 	if holds {
 		return n > limit-limit/clearShare
 	}
-	return n > limit
+	return n > early(limit)
 }
+
+// early is where the memory alarm begins.
+func early(limit int64) int64 { return limit - limit/earlyShare }
 
 func below(n, limit int64, holds bool) bool {
 	if holds {

@@ -44,43 +44,71 @@ type watched struct {
 	log    bytes.Buffer
 	raised []string
 	room   int64
+	taken  int64 // during an alarm
 }
 
 func watch(m *machine, limit MemoryLimit, diskFree int64, dir string) *watched {
 	w := new(watched)
 	w.alarms = newAlarms(slog.New(slog.NewTextHandler(&w.log, nil)), m.probe(), limit, diskFree, dir)
 	w.raise = func(memory, disk bool) { w.raised = append(w.raised, fmt.Sprint(memory, disk)) }
-	w.allow = func(n int64) { w.room = n }
+	w.allow = func(g granted) { w.room, w.taken = g.published, g.late }
 	return w
 }
 
 const mb = 1000 * 1000
 
-// An alarm begins above its limit and ends when a twentieth of it is free again; each change is told and
+// What is not messages may take what is free and a little more than the limit, alarm or not; queues, exchanges and
+// bindings half of it.
+func TestRoomBesideMessages(t *testing.T) {
+	for _, c := range []struct{ limit, resident, kept, declared int64 }{
+		{0, 500 * mb, broker.Unlimited, broker.Unlimited},
+		{320 * mb, 100 * mb, 230 * mb, 160 * mb},
+		{320 * mb, 320 * mb, 10 * mb, 160 * mb},
+		{320 * mb, 327 * mb, 3 * mb, 160 * mb},
+		{320 * mb, 400 * mb, 0, 160 * mb},
+	} {
+		m := &machine{total: 1000 * mb, resident: c.resident}
+		var g granted
+		w := watch(m, MemoryLimit{Bytes: c.limit}, 0, "")
+		w.allow = func(now granted) { g = now }
+		w.sample()
+		if g.kept != c.kept || g.declared != c.declared {
+			t.Errorf("limit %d, resident %d: granted %+v", c.limit, c.resident, g)
+		}
+	}
+}
+
+// An alarm begins a 32nd below its limit and ends when a twentieth of it is free again; each change is told and
 // logged once.
 func TestMemoryAlarm(t *testing.T) {
 	m := &machine{total: 1000 * mb}
-	w := watch(m, MemoryLimit{Percent: 40}, 0, "")
+	w := watch(m, MemoryLimit{Percent: 40}, 50*mb, "") // the disk of no directory is not looked at
 	for _, step := range []struct {
 		resident int64
 		holds    bool
 	}{
-		{10 * mb, false}, {387 * mb, false}, // fast growth is not a reason alone
-		{393 * mb, false}, {400 * mb, true}, // but the next step is above the limit
-		{500 * mb, true}, {400 * mb, true}, {380*mb + 1, true}, {380 * mb, false},
-		{390 * mb, false}, {395 * mb, false}, {396 * mb, false}, {398 * mb, false}, {400*mb - 1, true}, {0, false},
+		{10 * mb, false}, {387 * mb, false}, {387_500_000, false}, {387_500_001, true},
+		{500 * mb, true}, {412 * mb, true}, {400 * mb, true}, {380*mb + 1, true}, {380 * mb, false},
+		{387 * mb, false}, {388 * mb, true}, {0, false},
 	} {
 		m.resident = step.resident
 		w.sample()
 		if r := w.resources(); r.MemoryAlarm != step.holds || r.Memory != step.resident || r.MemoryLimit != 400*mb || r.MemoryTotal != 1000*mb {
 			t.Errorf("at %d: %+v", step.resident, r)
 		}
-		room := max(400*mb-step.resident, leastRoom)
+		room := max(387_500_000-step.resident, leastRoom)
 		if step.holds {
 			room = broker.Unlimited // the alarm itself stops publishers
 		}
 		if w.room != room {
 			t.Errorf("at %d: %d bytes may be published, want %d", step.resident, w.room, room)
+		}
+		late := int64(0)
+		if step.holds {
+			late = max(406_250_000-step.resident, 0) / 2
+		}
+		if w.taken != late {
+			t.Errorf("at %d: %d bytes may be late, want %d", step.resident, w.taken, late)
 		}
 	}
 	if got, want := fmt.Sprint(w.raised), "[true false false false true false false false]"; got != want {
@@ -103,6 +131,13 @@ func TestDiskAlarm(t *testing.T) {
 		if r := w.resources(); r.DiskAlarm != step.holds || r.DiskFree != step.free || r.DiskFreeLimit != 100*mb {
 			t.Errorf("at %d: %+v", step.free, r)
 		}
+		late := int64(0)
+		if step.holds {
+			late = max(step.free-98_437_500, 0) / 2
+		}
+		if w.taken != late {
+			t.Errorf("at %d: %d bytes may be late, want %d", step.free, w.taken, late)
+		}
 	}
 	if got, want := fmt.Sprint(w.raised), "[false true false false false true]"; got != want {
 		t.Errorf("raised %s, want %s", got, want)
@@ -118,10 +153,13 @@ func TestStallIsADiskAlarm(t *testing.T) {
 	if !w.resources().DiskAlarm || !strings.Contains(w.log.String(), `journal="no space left on device"`) {
 		t.Errorf("%+v\n%s", w.resources(), &w.log)
 	}
+	if w.taken != broker.Unlimited/2 { // the journal has a bound of its own
+		t.Errorf("%d bytes may be late", w.taken)
+	}
 	w.stalled(nil)
 	w.sample()
-	if w.resources().DiskAlarm {
-		t.Errorf("%+v", w.resources())
+	if w.resources().DiskAlarm || w.taken != 0 {
+		t.Errorf("%+v, %d", w.resources(), w.taken)
 	}
 	// When it goes on with little room, the alarm ends with the room.
 	w.setLimits(MemoryLimit{}, 100*mb)
@@ -242,7 +280,7 @@ func TestWatch(t *testing.T) {
 		resident.Store(200 * mb)
 		w.probe.resident = func() (int64, error) { return resident.Load(), nil }
 		changes := make(chan string, 10)
-		w.start(func(memory, disk bool) { changes <- fmt.Sprint(memory, disk) }, func(int64) {})
+		w.start(func(memory, disk bool) { changes <- fmt.Sprint(memory, disk) }, func(granted) {})
 		if got := <-changes; got != "true false" {
 			t.Errorf("at the start: %s", got)
 		}

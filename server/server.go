@@ -227,7 +227,11 @@ func (s *Server) open() error {
 	s.broker = b
 	s.alarms = alarms
 	s.limitUnfinished()
-	alarms.start(b.SetAlarm, b.Allow)
+	alarms.start(b.SetAlarm, func(g granted) {
+		b.Allow(g.published)
+		b.AllowLate(g.late)
+		b.AllowKept(g.kept, g.declared)
+	})
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
 	for _, d := range rec.Damaged {
@@ -275,18 +279,13 @@ func (s *Server) spanStats() mgmt.SpanStats {
 	return mgmt.SpanStats(s.spans.Stats())
 }
 
-// pauseReasons name why reading of connections is paused.
+// pauseReasons name why connections are not read at all. For other reasons they are read on until they publish.
 var pauseReasons = [...]struct {
 	name string
 	bit  uint32
 }{
-	{"journal", uint32(broker.PauseJournal)},
-	{"memory", uint32(broker.PauseMemory)},
-	{"disk", uint32(broker.PauseDisk)},
 	{"closing", uint32(broker.PauseClosing)},
-	{"growth", uint32(broker.PauseGrowth)},
 	{"backlog", session.PauseBacklog},
-	{"throttle", session.PauseThrottle},
 	{"held", session.PauseHeld},
 }
 

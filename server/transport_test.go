@@ -292,7 +292,11 @@ func TestWebSocketHostileStreams(t *testing.T) {
 		})
 	}
 	running.Wait()
-	c, err := fire.Dial(within(t), "ws://"+s.HTTPAddr().String())
+	// Of guest there were too many wrong passwords.
+	if err := s.Broker().AddFirstUser("app", "secret"); err != nil {
+		t.Fatal(err)
+	}
+	c, err := fire.Dial(within(t), "ws://app:secret@"+s.HTTPAddr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

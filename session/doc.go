@@ -4,6 +4,7 @@ package session
 
 import (
 	"net"
+	"strings"
 
 	"github.com/firemq/firemq/pool"
 )
@@ -37,6 +38,8 @@ type Outbox interface {
 	// Pause stops reading from the peer until every reason paused was resumed. Any goroutine.
 	Pause(reason uint32)
 	Resume(reason uint32)
+	// ReadLittle has few bytes read at once, because they may have to be kept. Any goroutine.
+	ReadLittle(on bool)
 	// Do runs f in the reader's goroutine, between two OnData calls. Any goroutine.
 	Do(f func())
 	// CloseAfterFlush sends what is staged, then closes. Abort closes at once.
@@ -48,6 +51,9 @@ type Outbox interface {
 	LastRead() int64
 	LastWrite() int64
 }
+
+// Clip makes what a client that has not logged in calls itself fit for a log: at most 255 bytes of it.
+func Clip(name string) string { return strings.Clone(name[:min(len(name), 255)]) }
 
 // Counting is what an Outbox may also have: what went over the connection so far. Any goroutine.
 type Counting interface {

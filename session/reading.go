@@ -12,27 +12,34 @@ const (
 	PauseHeld                               // frames are held until something before them has its answer
 )
 
-// Reading is the switch by which a connection's reading is paused, for reasons that add up. It knows what
+// Reading is the switch by which a connection's reading is paused, for reasons that add up. For some of them
+// it is read on, with care, until it publishes: the session then has to hold that. It knows what
 // operators ask: for which reasons, and when it last was paused. Any goroutine.
 type Reading struct {
-	out     Outbox // immutable, like the next one
+	out     Outbox // immutable, like the next two
 	alarms  uint32 // reasons that are an alarm's
+	soft    uint32 // reasons that publishes alone wait for
 	reasons atomic.Uint32
 	last    atomic.Int64 // Unix ns when it was last paused or resumed without an alarm; 0: never
 	freed   atomic.Bool
 }
 
 // Of binds the switch to a connection, before anything else is called; alarms are the reasons of which Last
-// says nothing.
-func (r *Reading) Of(o Outbox, alarms uint32) { r.out, r.alarms = o, alarms }
+// says nothing, soft those that publishes alone wait for.
+func (r *Reading) Of(o Outbox, alarms, soft uint32) { r.out, r.alarms, r.soft = o, alarms, soft }
 
 // Pause adds reasons and gives those that were there.
 func (r *Reading) Pause(reasons uint32) (was uint32) {
 	was = r.reasons.Or(reasons)
 	r.slowed(reasons)
-	r.out.Pause(reasons)
-	if r.freed.Load() { // in between
-		r.out.Resume(reasons)
+	if reasons&r.soft != 0 {
+		r.take()
+	}
+	if hard := reasons &^ r.soft; hard != 0 {
+		r.out.Pause(hard)
+		if r.freed.Load() { // in between
+			r.out.Resume(hard)
+		}
 	}
 	return was
 }
@@ -41,9 +48,31 @@ func (r *Reading) Pause(reasons uint32) (was uint32) {
 func (r *Reading) Resume(reasons uint32) (was uint32) {
 	was = r.reasons.And(^reasons)
 	r.slowed(was & reasons)
-	r.out.Resume(reasons)
+	if reasons&r.soft != 0 {
+		r.take()
+	}
+	if hard := reasons &^ r.soft; hard != 0 {
+		r.out.Resume(hard)
+	}
 	return was
 }
+
+// take has little or much read at once, as the reasons are when it returns.
+func (r *Reading) take() {
+	for {
+		little := r.PublishesWait()
+		r.out.ReadLittle(little)
+		if r.PublishesWait() == little {
+			return
+		}
+	}
+}
+
+// PublishesWait reports whether there is a reason that publishes wait for.
+func (r *Reading) PublishesWait() bool { return r.reasons.Load()&r.soft != 0 }
+
+// Stops reports the reasons for which nothing is read.
+func (r *Reading) Stops() uint32 { return r.reasons.Load() &^ r.soft }
 
 func (r *Reading) slowed(reasons uint32) {
 	if reasons&^r.alarms != 0 {
@@ -57,7 +86,7 @@ func (r *Reading) Free() {
 	r.out.Resume(^uint32(0))
 }
 
-// Reasons are those for which reading is paused.
+// Reasons are all that there are now.
 func (r *Reading) Reasons() uint32 { return r.reasons.Load() }
 
 // Last is when reading was last paused or resumed without an alarm, in Unix ns; 0: never.

@@ -103,7 +103,7 @@ func (s *Store) Authenticate(name, password string) (*User, error) {
 		u = &nobody
 	}
 	if !u.verify(password) || !known || password == "" {
-		return nil, &LoginError{name, "invalid credentials"}
+		return nil, refuse(name, "invalid credentials")
 	}
 	return u, nil
 }
@@ -125,7 +125,14 @@ func (s *Store) LoopbackOnly(name string, remote net.Addr) error {
 	if !slices.Contains(loopback, name) || isLoopback(remote) {
 		return nil
 	}
-	return &LoginError{name, "can only connect via localhost"}
+	return refuse(name, "can only connect via localhost")
+}
+
+// loggedName is how much of a name a log shows, in bytes: somebody not known may call himself anything.
+const loggedName = 255
+
+func refuse(name, reason string) error {
+	return &LoginError{strings.Clone(name[:min(len(name), loggedName)]), reason}
 }
 
 // isLoopback is true for 127/8, ::1 and ::ffff:127/104, and for what never left the machine.

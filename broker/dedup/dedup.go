@@ -16,7 +16,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"math/bits"
 	"slices"
+	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -112,6 +114,21 @@ func (w *Window) Configure(cfg Config, now int64) bool {
 	w.age(now)
 	return true
 }
+
+// Memory is about how many bytes the keys take. Of no window it is 0.
+func (w *Window) Memory() int64 {
+	if w == nil {
+		return 0
+	}
+	n := int64(cap(w.ring)) * int64(unsafe.Sizeof(entry{}))
+	if len(w.seqs) > 0 {
+		n += slot << bits.Len(uint(len(w.seqs)*8/7)) // a map is full at 7/8, and doubles then
+	}
+	return n
+}
+
+// slot is what a place in the map takes, in bytes: a key, a Seq, and what the map keeps of it.
+const slot = 27
 
 // Len is the number of keys.
 func (w *Window) Len() int { return len(w.seqs) }

@@ -3,7 +3,9 @@ package dedup
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -197,5 +199,29 @@ func BenchmarkWindow(b *testing.B) {
 		if _, known := w.Find(k, 0); !known {
 			w.Add(k, Original{Seq: seq}, 0)
 		}
+	}
+}
+
+// The account of a window's memory is about what the heap grew by.
+func TestMemory(t *testing.T) {
+	var none *Window
+	if none.Memory() != 0 {
+		t.Error("no window takes memory")
+	}
+	for _, n := range []int{1000, 50_000, 150_000, 250_000} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		w := New(Config{On: true, Size: n})
+		for i := range n {
+			w.Add(KeyOf(strconv.Itoa(i)), Original{Seq: uint64(i), Pos: Never}, 1)
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+		if m := w.Memory(); m < grown*3/4 || m > grown*5/4 {
+			t.Errorf("%d keys: accounted %d bytes of %d", n, m, grown)
+		}
+		runtime.KeepAlive(w)
 	}
 }

@@ -506,7 +506,7 @@ func (sink) Answer([]byte)                             {}
 // FuzzDecode reads damaged and made-up documents: what is taken is written and read again as the same.
 func FuzzDecode(f *testing.F) {
 	s := sample()
-	p, err := Encode(&s)
+	p, err := encode(&s)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -518,7 +518,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		first, err := Encode(&s)
+		first, err := encode(&s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -526,7 +526,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("what was read cannot be read again: %v\n%s", err, first)
 		}
-		second, err := Encode(&again)
+		second, err := encode(&again)
 		if err != nil || string(first) != string(second) {
 			t.Fatalf("%v\n%s\n%s", err, first, second)
 		}

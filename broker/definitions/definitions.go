@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -145,66 +146,61 @@ type queueID struct {
 	ID    uint64 `json:"id"`
 }
 
-// Encode writes s.
-func Encode(s *broker.Snapshot) ([]byte, error) {
-	f := file{
-		RabbitVersion: level, RabbitMQVersion: level, ProductName: "FireMQ",
-		GlobalParameters: globals(s.Globals),
-		FireMQ:           &own{Position: s.Position, NextQueueID: s.NextQueueID},
-	}
+// Encode writes s to w, an object at a time: there may be many, and what they are encoded with takes memory.
+func Encode(w io.Writer, s *broker.Snapshot) error {
+	var f file
 	f.putUsers(&s.Users)
 	f.putPolicies(s)
-	for _, v := range slices.Sorted(slices.Values(s.VHosts)) {
-		f.VHosts = append(f.VHosts, vhost{Name: v, Metadata: metadata(s.VHostMeta[v]), Tracing: s.VHostMeta[v].Tracing})
-	}
+	slices.Sort(s.VHosts)
 	slices.SortFunc(s.Exchanges, func(a, b broker.ExchangeDef) int {
 		return compare(a.VHost, b.VHost, a.Name, b.Name)
 	})
-	for i := range s.Exchanges {
-		x := &s.Exchanges[i]
-		f.Exchanges = append(f.Exchanges, exchange{x.Name, x.VHost, x.Type, true, x.AutoDelete, x.Internal, arguments(x.Args)})
-		f.FireMQ.ExchangeArgs = append(f.FireMQ.ExchangeArgs, table.Append(nil, x.Args))
-	}
 	slices.SortFunc(s.Queues, func(a, b broker.QueueDef) int { return compare(a.VHost, b.VHost, a.Name, b.Name) })
-	f.Queues = make([]queue, 0, len(s.Queues))
-	f.FireMQ.Queues = make([]queueID, 0, len(s.Queues))
-	f.FireMQ.QueueArgs = make([][]byte, 0, len(s.Queues))
-	for i := range s.Queues {
-		q := &s.Queues[i]
-		f.Queues = append(f.Queues, queue{q.Name, q.VHost, true, q.AutoDelete, arguments(q.Args)})
-		f.FireMQ.Queues = append(f.FireMQ.Queues, queueID{q.VHost, q.Name, q.ID})
-		f.FireMQ.QueueArgs = append(f.FireMQ.QueueArgs, table.Append(nil, q.Args))
-	}
 	slices.SortFunc(s.Bindings, func(a, b route.Binding) int {
 		return compare(a.VHost, b.VHost, a.Source, b.Source, a.Dest, b.Dest, a.Key, b.Key)
 	})
-	f.Bindings = make([]binding, 0, len(s.Bindings))
-	f.FireMQ.BindingArgs = make([][]byte, 0, len(s.Bindings))
-	for i := range s.Bindings {
-		r := &s.Bindings[i]
+	d := newDocument(w)
+	d.value("rabbit_version", level)
+	d.value("rabbitmq_version", level)
+	d.value("product_name", "FireMQ")
+	listOf(d, "users", f.Users, as)
+	listOf(d, "vhosts", s.VHosts, func(v *string) vhost {
+		return vhost{Name: *v, Metadata: metadata(s.VHostMeta[*v]), Tracing: s.VHostMeta[*v].Tracing}
+	})
+	listOf(d, "permissions", f.Permissions, as)
+	listOf(d, "topic_permissions", f.TopicPermissions, as)
+	listOf(d, "parameters", f.Parameters, as)
+	listOf(d, "global_parameters", globals(s.Globals), as)
+	listOf(d, "policies", f.Policies, as)
+	listOf(d, "queues", s.Queues, func(q *broker.QueueDef) queue {
+		return queue{q.Name, q.VHost, true, q.AutoDelete, arguments(q.Args)}
+	})
+	listOf(d, "exchanges", s.Exchanges, func(x *broker.ExchangeDef) exchange {
+		return exchange{x.Name, x.VHost, x.Type, true, x.AutoDelete, x.Internal, arguments(x.Args)}
+	})
+	listOf(d, "bindings", s.Bindings, func(r *route.Binding) binding {
 		to := "queue"
 		if r.ToExchange {
 			to = "exchange"
 		}
-		f.Bindings = append(f.Bindings, binding{r.Source, r.VHost, r.Dest, to, r.Key, arguments(r.Args)})
-		f.FireMQ.BindingArgs = append(f.FireMQ.BindingArgs, table.Append(nil, r.Args))
-	}
-	f.fillEmpty()
-	return json.MarshalIndent(&f, "", " ")
+		return binding{r.Source, r.VHost, r.Dest, to, r.Key, arguments(r.Args)}
+	})
+	d.object("firemq")
+	d.value("journal_position", s.Position)
+	d.value("next_queue_id", s.NextQueueID)
+	listOf(d, "queues", s.Queues, func(q *broker.QueueDef) queueID { return queueID{q.VHost, q.Name, q.ID} })
+	listOf(d, "ExchangeArgs", s.Exchanges, func(x *broker.ExchangeDef) []byte { return encoded(x.Args) })
+	listOf(d, "QueueArgs", s.Queues, func(q *broker.QueueDef) []byte { return encoded(q.Args) })
+	listOf(d, "BindingArgs", s.Bindings, func(r *route.Binding) []byte { return encoded(r.Args) })
+	d.end()
+	d.end()
+	return d.close()
 }
 
-// fillEmpty makes empty lists of absent ones: RabbitMQ's tools expect arrays.
-func (f *file) fillEmpty() {
-	f.Users = orEmpty(f.Users)
-	f.Parameters = orEmpty(f.Parameters)
-	f.Policies = orEmpty(f.Policies)
-	f.VHosts = orEmpty(f.VHosts)
-	f.Permissions = orEmpty(f.Permissions)
-	f.TopicPermissions = orEmpty(f.TopicPermissions)
-	f.Queues = orEmpty(f.Queues)
-	f.Exchanges = orEmpty(f.Exchanges)
-	f.Bindings = orEmpty(f.Bindings)
-}
+// as is an object that is written as it is.
+func as[T any](v *T) T { return *v }
+
+func encoded(t table.Table) []byte { return table.Append(nil, t) }
 
 func orEmpty[T any](s []T) []T {
 	if s == nil {
@@ -326,11 +322,7 @@ func Load(fsys vfs.FS, path string) (broker.Snapshot, error) {
 
 // Save replaces the file as a whole: whoever reads it after a crash finds the old or the new one.
 func Save(fsys vfs.FS, path string, s *broker.Snapshot) error {
-	p, err := Encode(s)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", path, err)
-	}
-	return vfs.WriteFile(fsys, path, p)
+	return vfs.WriteFileFrom(fsys, path, func(w io.Writer) error { return Encode(w, s) })
 }
 
 // CheckFormat reads node.json, or writes it for a new directory. A newer format is refused.

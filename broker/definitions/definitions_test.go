@@ -1,7 +1,9 @@
 package definitions
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -51,6 +53,56 @@ func TestSavedIsLoadedAgainWithEveryType(t *testing.T) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
 	}
 }
+
+// encode is Encode in memory.
+func encode(s *broker.Snapshot) ([]byte, error) {
+	var b bytes.Buffer
+	err := Encode(&b, s)
+	return b.Bytes(), err
+}
+
+// What is written bit by bit is what encoding/json would write at once.
+func TestDocumentIsWhatJSONWrites(t *testing.T) {
+	full := sample()
+	for _, s := range []broker.Snapshot{full, {}} {
+		p, err := encode(&s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f file
+		d := json.NewDecoder(bytes.NewReader(p))
+		d.UseNumber()
+		if err := d.Decode(&f); err != nil {
+			t.Fatalf("%v: %s", err, p)
+		}
+		if whole, err := json.MarshalIndent(&f, "", " "); err != nil || !bytes.Equal(p, whole) {
+			t.Errorf("%v\n%s\nis not\n%s", err, p, whole)
+		}
+	}
+}
+
+// An error of the disk in the middle of the document leaves the file as it was.
+func TestSaveFails(t *testing.T) {
+	s := sample()
+	if err := Encode(new(fullDisk), &s); err == nil || !strings.Contains(err.Error(), "no space") {
+		t.Errorf("got %v", err)
+	}
+	s.Globals = map[string]json.RawMessage{"broken": json.RawMessage("{")}
+	path := filepath.Join(t.TempDir(), "definitions.json")
+	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Save(vfs.OS{}, path, &s); err == nil {
+		t.Error("a value that is no JSON is saved")
+	}
+	if p, err := os.ReadFile(path); err != nil || string(p) != "old" {
+		t.Errorf("the file is %q, %v", p, err)
+	}
+}
+
+type fullDisk struct{}
+
+func (*fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
 func TestMissingFileIsEmptyAndDamageIsNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "definitions.json")

@@ -58,7 +58,7 @@ func TestPoliciesOfAnExport(t *testing.T) {
 			t.Errorf("no warning %q in\n%s", want, warned)
 		}
 	}
-	p, err := Encode(&s)
+	p, err := encode(&s)
 	if err != nil {
 		t.Fatal(err)
 	}

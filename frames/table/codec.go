@@ -31,6 +31,9 @@ var (
 // one allocation. Errors: an unknown tag, a value that exceeds src, nesting beyond MaxDepth.
 func Decode(src []byte) (Table, error) { return decodeTable(string(src), 0) }
 
+// DecodeString is Decode whose strings alias src, so that a table that is kept takes its bytes once.
+func DecodeString(src string) (Table, error) { return decodeTable(src, 0) }
+
 // DecodeBorrowed is Decode whose strings alias src: they are valid until the caller reuses src.
 func DecodeBorrowed(src []byte) (Table, error) {
 	return decodeTable(unsafe.String(unsafe.SliceData(src), len(src)), 0)
@@ -286,6 +289,40 @@ func (v Value) size() int {
 		}
 	case Nested:
 		n += v.Table.Size()
+	}
+	return n
+}
+
+// Values counts the values of t, those in arrays and in other tables too.
+func (t Table) Values() (n int) {
+	for i := range t {
+		n += t[i].Value.values()
+	}
+	return n
+}
+
+func (v Value) values() int {
+	n := 1 + v.Table.Values()
+	for i := range v.List {
+		n += v.List[i].values()
+	}
+	return n
+}
+
+// Memory is about how many bytes t takes, with its strings. Of a small value that is many times what Size says.
+func (t Table) Memory() int {
+	n := cap(t) * int(unsafe.Sizeof(Field{}))
+	for i := range t {
+		n += len(t[i].Name) + t[i].Value.memory()
+	}
+	return n
+}
+
+// memory is Memory without the Value itself.
+func (v Value) memory() int {
+	n := len(v.Str) + cap(v.List)*int(unsafe.Sizeof(Value{})) + v.Table.Memory()
+	for i := range v.List {
+		n += v.List[i].memory()
 	}
 	return n
 }

@@ -30,13 +30,18 @@ func Login(t testing.TB, addr string) net.Conn {
 // Connect logs in as guest and sends what more there is right behind it. It returns when the method until has
 // come, which is connection.open-ok when nothing is sent, and reads nothing behind that.
 func Connect(addr, password string, more []byte, until amqp.MethodID) (net.Conn, error) {
+	return ConnectAs(addr, "guest", password, more, until)
+}
+
+// ConnectAs is Connect for another user.
+func ConnectAs(addr, user, password string, more []byte, until amqp.MethodID) (net.Conn, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	c.SetDeadline(time.Now().Add(patience))
 	b := []byte(amqp.ProtocolHeader)
-	b = (&amqp.ConnectionStartOk{ClientProperties: table.Append(nil, nil), Mechanism: []byte("PLAIN"), Response: []byte("\x00guest\x00" + password), Locale: []byte("en_US")}).AppendFrame(b, 0)
+	b = (&amqp.ConnectionStartOk{ClientProperties: table.Append(nil, nil), Mechanism: []byte("PLAIN"), Response: []byte("\x00" + user + "\x00" + password), Locale: []byte("en_US")}).AppendFrame(b, 0)
 	b = (&amqp.ConnectionTuneOk{ChannelMax: 2047, FrameMax: 131072}).AppendFrame(b, 0)
 	b = (&amqp.ConnectionOpen{VirtualHost: []byte("/")}).AppendFrame(b, 0)
 	if _, err = c.Write(append(b, more...)); err == nil {

@@ -82,14 +82,22 @@ func ReadFile(fs FS, name string, limit int64) ([]byte, error) {
 
 // WriteFile replaces a file's content so that a crash leaves either the old or the new one:
 // write beside it (name.tmp), sync, rename, sync the folder.
-func WriteFile(fs FS, name string, content []byte) (err error) {
+func WriteFile(fs FS, name string, content []byte) error {
+	return WriteFileFrom(fs, name, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
+}
+
+// WriteFileFrom is WriteFile for content that is written bit by bit. An error of write is returned, and the file is as
+// it was.
+func WriteFileFrom(fs FS, name string, write func(io.Writer) error) (err error) {
 	tmp := name + ".tmp"
 	f, err := fs.Create(tmp)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(content, 0)
-	if err == nil {
+	if err = write(io.NewOffsetWriter(f, 0)); err == nil {
 		err = f.Sync()
 	}
 	if e := f.Close(); err == nil {

@@ -189,7 +189,7 @@ async function alarms(signal) {
     list = e.value?.alarms ?? [];
   }
   frame.alarm.hidden = list.length === 0;
-  fill(frame.alarm, list.length > 0 && [h("strong", {}, `Alarm: ${list.map((a) => a.resource).join(", ")}. `), "Publishers are not read until it is over. Consumers go on, so that queues drain."]);
+  fill(frame.alarm, list.length > 0 && [h("strong", {}, `Alarm: ${list.map((a) => a.resource).join(", ")}. `), "Publishers wait until it is over. Consumers go on, so that queues drain."]);
 }
 
 window.addEventListener("hashchange", route);

@@ -170,7 +170,7 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 	s := &Session{out: o, b: b, opt: opt.withDefaults(), frameMax: preTuneFrameMax}
 	s.log = s.opt.Log
 	s.peer = peer{Outbox: o, s: s}
-	s.peer.reading.Of(o, uint32(broker.PauseAlarm))
+	s.peer.reading.Of(o, uint32(broker.PauseAlarm), uint32(broker.PausePublish))
 	s.info = broker.ConnInfo{
 		Protocol: "AMQP 0-9-1",
 		Name:     o.RemoteAddr().String() + " -> " + o.LocalAddr().String(),
@@ -205,6 +205,7 @@ func (s *Session) OnData(b []byte) (n, want int) {
 	if s.body.left > 0 {
 		whole := false
 		if n, whole = s.moreBody(b); !whole {
+			s.stopInFrame(amqp.FrameBody, n)
 			return n, lastOfBody
 		}
 	}
@@ -226,6 +227,9 @@ func (s *Session) frames(b []byte) (n, want int) {
 		if k == 0 && err == nil {
 			if k = s.partialBody(b[n:]); k > 0 {
 				return n + k, lastOfBody
+			}
+			if n < len(b) {
+				s.stopInFrame(b[n], 0)
 			}
 			return n, amqp.Want(b[n:])
 		}
@@ -506,7 +510,7 @@ func (s *Session) OnTick(now int64) {
 	if beat == 0 {
 		return
 	}
-	switch paused := broker.Reason(s.peer.reading.Reasons()); {
+	switch paused := broker.Reason(s.peer.reading.Stops()); {
 	case paused&^pauseBacklog != 0:
 		s.quiet.Store(now)
 	case paused != 0: // that it takes its answers is then its sign of life
@@ -566,7 +570,7 @@ type peer struct {
 	conn    atomic.Pointer[broker.Conn]
 }
 
-// Pause stops reading the connection. A client that asked for it is told of an alarm.
+// Pause has publishes wait, or stops reading the connection. A client that asked for it is told of an alarm.
 func (p *peer) Pause(r broker.Reason) {
 	was := p.reading.Pause(uint32(r))
 	if broker.Reason(was)&broker.PauseAlarm == 0 && r&broker.PauseAlarm != 0 && p.s.wantsBlocked {
@@ -586,11 +590,14 @@ func lowOn(r broker.Reason) string {
 	return "low on memory & disk"
 }
 
-// Resume takes reasons of Pause back; the client is told when no alarm is left.
+// Resume takes reasons of Pause back; the client is told when no alarm is left, and what waited is looked at.
 func (p *peer) Resume(r broker.Reason) {
 	was := broker.Reason(p.reading.Resume(uint32(r)))
 	if was&broker.PauseAlarm != 0 && was&^r&broker.PauseAlarm == 0 && p.s.wantsBlocked {
 		p.tell((&amqp.ConnectionUnblocked{}).AppendFrame(nil, 0))
+	}
+	if was&r&broker.PausePublish != 0 {
+		p.Answered()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/frames/amqp"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/session"
 )
 
 const mechanisms = "PLAIN AMQPLAIN"
@@ -148,12 +149,7 @@ func (s *Session) startOk(args []byte) {
 	}
 	user, e := s.b.Login(name, password, &s.info)
 	if e != nil {
-		if !s.wantsAuthFail {
-			s.finish()
-			return
-		}
-		s.sendClose(amqp.CodeAccessRefused, "Login was refused using authentication mechanism "+s.mechanism+
-			". For details see the broker logfile.", 0)
+		s.refuseLogin(name, e)
 		return
 	}
 	s.user = user
@@ -161,6 +157,29 @@ func (s *Session) startOk(args []byte) {
 	s.send(0, &amqp.ConnectionTune{
 		ChannelMax: s.opt.ChannelMax, FrameMax: s.opt.FrameMax, Heartbeat: offeredHeartbeat(s.opt.Heartbeat),
 	})
+}
+
+// refuseLogin ends the connection, one that may not even try after a pause. What it sends meanwhile is ignored.
+func (s *Session) refuseLogin(name string, e *broker.Error) {
+	s.log.Warn("login refused", "peer", s.info.Name, "user", session.Clip(name), "vhost", s.info.VHost, "code", codeOf(e.Kind), "reason", e.Cause)
+	s.state = closing
+	if e.Kind == broker.LoginLimited {
+		time.AfterFunc(broker.LoginPause, func() { s.out.Do(s.sayRefused) })
+		return
+	}
+	s.sayRefused()
+}
+
+// sayRefused tells a client of a refused login about it, if it wants to know.
+func (s *Session) sayRefused() {
+	switch {
+	case s.state != closing: // it has left
+	case !s.wantsAuthFail:
+		s.finish()
+	default:
+		s.sendClose(amqp.CodeAccessRefused, "Login was refused using authentication mechanism "+s.mechanism+
+			". For details see the broker logfile.", 0)
+	}
 }
 
 func offeredHeartbeat(d time.Duration) uint16 {

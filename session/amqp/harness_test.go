@@ -32,6 +32,7 @@ type memOutbox struct {
 	closed   bool
 	aborted  error
 	paused   uint32
+	little   bool
 	tasks    []func()
 	lastRead int64
 	lastSent int64
@@ -93,6 +94,12 @@ func (o *memOutbox) Resume(r uint32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.paused &^= r
+}
+
+func (o *memOutbox) ReadLittle(on bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.little = on
 }
 
 func (o *memOutbox) Do(f func()) {

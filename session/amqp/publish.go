@@ -348,7 +348,7 @@ type body struct {
 // partialBody takes what is there of a body frame whose end is not, so that long bodies are copied once,
 // into their message. It returns the length taken, 0: none.
 func (s *Session) partialBody(b []byte) int {
-	if s.state != running || len(b) < partialBytes || s.wait.on {
+	if s.state != running || len(b) < partialBytes || s.wait.on || s.stopped() && !s.conn.MayFinish(len(b)) {
 		return 0
 	}
 	id, size, part, ok := amqp.CutBodyHead(b, s.frameMax)

@@ -13,7 +13,7 @@ func codeOf(k broker.Kind) uint16 {
 	switch k {
 	case broker.NotFound:
 		return amqp.CodeNotFound
-	case broker.AccessRefused, broker.ExclusiveUse, broker.LoginRefused:
+	case broker.AccessRefused, broker.ExclusiveUse, broker.LoginRefused, broker.LoginLimited:
 		return amqp.CodeAccessRefused
 	case broker.ResourceLocked:
 		return amqp.CodeResourceLocked

@@ -328,13 +328,15 @@ func TestAnswersAreBounded(t *testing.T) {
 }
 
 func TestPausedConnectionsAreNotDroppedForSilence(t *testing.T) {
-	c := open(t, newBroker(t), Options{})
+	c := openChannel(t, newBroker(t), Options{})
 	c.s.peer.Pause(broker.PauseJournal)
+	c.send("1 basic.publish", "1 header size=0")
 	c.tick(1000)
 	if c.out.closed || c.out.paused == 0 {
 		t.Fatal("dropped while it was not read")
 	}
 	c.s.peer.Resume(broker.PauseJournal)
+	c.runTasks()
 	c.tick(120)
 	if c.out.closed {
 		t.Fatal("dropped before it could say something")

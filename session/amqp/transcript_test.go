@@ -160,6 +160,9 @@ func (p *player) command(name string, words []string) {
 		c.runTasks()
 	case "alarm":
 		p.b.SetAlarm(slices.Contains(words, "memory"), slices.Contains(words, "disk"))
+		for _, c := range p.clients {
+			c.runTasks()
+		}
 	default:
 		p.t.Fatalf("unknown command %q", words[0])
 	}

@@ -1,6 +1,9 @@
 package amqp
 
 import (
+	"encoding/binary"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,30 +49,182 @@ func TestHalfSentMessagesAreBounded(t *testing.T) {
 	fourth.expect(`1 queue.declare-ok queue="q" message-count=1`) // its own had no queue yet when the first one's came
 }
 
-// During an alarm who publishes is paused with the first frame of content, and not when a message is
-// complete: one that never is would fill the memory.
+// During an alarm who publishes is told with the first frame of content, and not when a message is
+// complete: one that never is would fill the memory. What is left of a message is read if it is little.
 func TestAlarmStopsHalfSentMessages(t *testing.T) {
+	for name, feed := range map[string]func(c *client, n int){
+		"in frames": func(c *client, n int) { c.feed(amqp.AppendBody(nil, 1, make([]byte, n), 131072)) },
+		"in one frame, bit by bit": func(c *client, n int) {
+			for ; n > 0; n -= littleRead {
+				part := make([]byte, littleRead)
+				switch c.s.body.left {
+				case 0:
+					part = append(binary.BigEndian.AppendUint32([]byte{amqp.FrameBody, 0, 1}, 31*littleRead-1), part...)
+				case littleRead - 1:
+					part[littleRead-1] = 0xCE // the end of a frame
+				}
+				c.feed(part)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBroker(t)
+			before, during := openChannel(t, b, Options{}), openChannel(t, b, Options{})
+			before.half(1<<20, 100_000)
+			b.SetAlarm(true, false)
+			if before.out.little || during.out.little {
+				t.Fatal("told before they published")
+			}
+			feed(before, 8*littleRead)
+			during.half(1<<20, 0)
+			for _, c := range []*client{before, during} {
+				if !c.out.little || c.out.paused != 0 {
+					t.Fatalf("reads little %t, paused for %b", c.out.little, c.out.paused)
+				}
+				c.expect(`0 connection.blocked reason="low on memory"`)
+			}
+			for _, v := range b.Connections() {
+				if v.State != broker.StateBlocked {
+					t.Errorf("state %s", v.State)
+				}
+			}
+			rest := 0
+			for ; before.out.paused == 0 && rest < 1<<20; rest += littleRead {
+				feed(before, littleRead)
+			}
+			if rest < 64<<10 || rest > 160<<10 {
+				t.Errorf("%d bytes of a message are read", rest)
+			}
+			during.send("1 body " + strconv.Quote(strings.Repeat("x", 1000)))
+			if during.out.paused != 0 {
+				t.Errorf("paused for %b", during.out.paused)
+			}
+			b.SetAlarm(false, false)
+			for _, c := range []*client{before, during} {
+				if c.runTasks(); c.out.paused != 0 || c.out.little {
+					t.Fatalf("after the alarm reads little %t, paused for %b", c.out.little, c.out.paused)
+				}
+			}
+		})
+	}
+}
+
+// littleRead is what a session that asked for it is given at once.
+const littleRead = 4 << 10
+
+// What comes before a publish that waits is carried out, whatever it waits for; what may still be published
+// during an alarm is; the rest is, in its order, when the last reason is gone.
+func TestPublishesWait(t *testing.T) {
+	publish := func(key string) []string {
+		return []string{`1 basic.publish routing-key="` + key + `"`, `1 header size=0`}
+	}
+	for name, reason := range map[string]broker.Reason{
+		"journal": broker.PauseJournal, "growth": broker.PauseGrowth, "memory": broker.PauseMemory, "both": broker.PauseDisk | broker.PauseJournal,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBroker(t)
+			c := openChannel(t, b, Options{})
+			c.send(append(publish("q"), `1 queue.declare queue="q"`, `1 confirm.select`)...)
+			c.expect(`1 queue.declare-ok queue="q"`, `1 confirm.select-ok`)
+			c.s.peer.Pause(reason)
+			c.got() // connection.blocked
+			c.send(`1 queue.purge queue="q"`, `0 heartbeat`)
+			c.expect(`1 queue.purge-ok`)
+			if !c.out.little || c.out.paused != 0 {
+				t.Fatalf("reads little %t, paused for %b", c.out.little, c.out.paused)
+			}
+			c.send(append(append(publish("q"), `1 queue.purge queue="q"`), publish("q")...)...)
+			c.send(`1 basic.get queue="q"`)
+			c.expect()
+			if c.out.paused == 0 {
+				t.Fatal("it is read while a publish waits")
+			}
+			for range 3 { // somebody says that it should look again
+				c.s.peer.Answered()
+				c.runTasks()
+			}
+			c.expect()
+			for bit := broker.Reason(1); bit <= reason; bit <<= 1 {
+				if got := c.got(); bit&reason != 0 && len(got) != 0 {
+					t.Fatalf("too early: %s", list(got))
+				}
+				c.s.peer.Resume(bit & reason)
+				c.runTasks()
+			}
+			got := slices.DeleteFunc(c.got(), func(line string) bool { return line == "0 connection.unblocked" })
+			if want := []string{`1 queue.purge-ok message-count=1`, `1 basic.ack delivery-tag=1`, `1 basic.ack delivery-tag=2`, `1 basic.get-ok delivery-tag=1 routing-key="q"`, `1 header size=0`}; !same(got, want) {
+				t.Fatalf("got %s", list(got))
+			}
+			if c.out.paused != 0 || c.out.little || c.s.wait.held != nil {
+				t.Errorf("reads little %t, paused for %b, %d bytes are held", c.out.little, c.out.paused, len(c.s.wait.held))
+			}
+		})
+	}
+}
+
+// same compares lines without their order.
+func same(a, b []string) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(a, b)
+}
+
+// What was on its way when a client was told of an alarm is taken as far as the broker allows, whoever it is
+// that the alarm stops; then publishes wait.
+func TestLatePublishesAreTaken(t *testing.T) {
 	b := newBroker(t)
-	before, during := openChannel(t, b, Options{}), openChannel(t, b, Options{})
-	before.half(1<<20, 100_000)
+	c := openChannel(t, b, Options{})
+	c.send(`1 queue.declare queue="q"`, `1 basic.consume queue="q" consumer-tag="t"`)
+	c.got()
 	b.SetAlarm(true, false)
-	if before.out.paused != 0 || during.out.paused != 0 {
-		t.Fatal("paused before they published")
+	b.AllowLate(1 << 20)
+	message := func() {
+		c.feed(amqp.AppendBody(amqp.AppendContentHeader((&amqp.BasicPublish{RoutingKey: []byte("q")}).AppendFrame(nil, 1), 1, 100_000, []byte{0, 0}), 1, make([]byte, 100_000), 131072))
 	}
-	before.feed(amqp.AppendBody(nil, 1, make([]byte, 1000), 131072))
-	during.half(1<<20, 0)
-	if before.out.paused == 0 || during.out.paused == 0 {
-		t.Fatalf("paused for %b and %b", before.out.paused, during.out.paused)
+	n := 0
+	for ; c.out.paused == 0 && n < 100; n++ {
+		message()
 	}
-	during.expect(`0 connection.blocked reason="low on memory"`)
-	for _, v := range b.Connections() {
-		if v.State != broker.StateBlocked {
-			t.Errorf("state %s", v.State)
-		}
+	if n != 11 { // a buffer takes 112 KiB
+		t.Errorf("stopped at message %d", n)
+	}
+	c.got()
+	b.AllowLate(300_000)
+	c.runTasks()
+	if c.out.paused != 0 {
+		t.Error("it still waits")
+	}
+	for ; c.out.paused == 0 && n < 100; n++ {
+		message()
+	}
+	if n != 14 { // the one that waited, two more, and one that waits
+		t.Errorf("stopped at message %d", n)
+	}
+	// One connection has a bound of its own, for each alarm.
+	b.AllowLate(1 << 30)
+	c.runTasks()
+	for ; c.out.paused == 0 && n < 200; n++ {
+		message()
+	}
+	if n < 72 || n > 76 {
+		t.Errorf("stopped at message %d", n)
 	}
 	b.SetAlarm(false, false)
-	if before.out.paused != 0 || during.out.paused != 0 {
-		t.Fatalf("paused for %b and %b after the alarm", before.out.paused, during.out.paused)
+	c.runTasks()
+	if c.out.paused != 0 || c.out.little {
+		t.Fatalf("after the alarm reads little %t, paused for %b", c.out.little, c.out.paused)
+	}
+	b.SetAlarm(false, true)
+	message()
+	message()
+	if c.out.paused != 0 {
+		t.Errorf("paused for %b in the next alarm", c.out.paused)
+	}
+	b.AllowLate(0)
+	message()
+	if c.out.paused == 0 {
+		t.Error("it is read although nothing is allowed")
 	}
 }
 

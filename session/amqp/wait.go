@@ -12,11 +12,13 @@ import (
 // broker.Channel.Answer). Meanwhile other frames of that kind are carried out, so that a client that
 // sends many at once waits for few syncs, and so are publishes and settlements, which have no answers.
 // The first frame whose answer would overtake a kept one, and all that comes behind it, is held until
-// the last kept answer is sent; nothing is read meanwhile, so that what is held is bounded by one read
-// and a frame.
+// the last kept answer is sent. So is the first frame of a publish that must wait (see broker.Peer): during an
+// alarm a connection is read up to there, so that its acks are. Nothing is read while frames are held, so that
+// they are bounded by one read and a frame; and a connection whose publishes must wait is read little by little.
 type wait struct {
 	// Owned by the connection's reader.
-	on    bool   // frames are held, or an error is
+	on    bool   // frames are held, or an error is, or the rest of a frame is not read
+	stop  bool   // because publishes must wait, and not for answers
 	held  []byte // whole frames
 	fault func() // raises the error that ended the run of frames; nil: there is none
 	at    int    // how much of held comes before the fault
@@ -27,16 +29,26 @@ type wait struct {
 
 // drop forgets what is held: the connection ends.
 func (w *wait) drop() {
-	w.on, w.held, w.fault, w.at, w.bad = false, nil, nil, 0, nil
+	w.on, w.stop, w.held, w.fault, w.at, w.bad = false, false, nil, nil, 0, nil
 	w.asked.Store(false)
 }
 
 // pauseHeld is this package's own reason to stop reading, beside the broker's: frames are held.
 const pauseHeld = broker.Reason(session.PauseHeld)
 
-// mustWait reports whether a frame is to be held because answers are kept.
+// mustWait reports whether a frame is to be held, the first one: because it publishes and may not, or
+// answers are kept.
 func (s *Session) mustWait(f amqp.Frame) bool {
-	if s.conn == nil || !s.conn.Kept() {
+	return s.conn != nil && (s.peer.reading.PublishesWait() || s.conn.Kept()) && s.holdsBack(f)
+}
+
+// holdsBack is mustWait where there is something to wait for.
+func (s *Session) holdsBack(f amqp.Frame) bool {
+	if s.peer.reading.PublishesWait() && publishes(f) && !s.conn.MayPublish() && (f.Type == amqp.FrameMethod || !s.conn.MayFinish(len(f.Payload))) {
+		s.wait.stop = true
+		return true
+	}
+	if !s.conn.Kept() {
 		return false
 	}
 	if s.conn.Rests() {
@@ -57,6 +69,32 @@ func (s *Session) mustWait(f amqp.Frame) bool {
 		return false
 	}
 	return ch.bc.Full() || !keepsOrder(id)
+}
+
+// publishes: the frame is a part of a publish.
+func publishes(f amqp.Frame) bool {
+	switch f.Type {
+	case amqp.FrameMethod:
+		id, _, _ := amqp.CutMethod(f.Payload)
+		return id == amqp.IDBasicPublish
+	case amqp.FrameHeader, amqp.FrameBody:
+		return true
+	}
+	return false
+}
+
+// stopped reports whether what publishes is to be held.
+func (s *Session) stopped() bool {
+	return s.conn != nil && s.peer.reading.PublishesWait() && !s.conn.MayPublish()
+}
+
+// stopInFrame stops reading in the middle of a frame of the type, of which n bytes were taken, if that
+// publishes and must wait.
+func (s *Session) stopInFrame(kind uint8, n int) {
+	if !s.wait.on && kind != amqp.FrameMethod && kind != amqp.FrameHeartbeat && s.stopped() && !s.conn.MayFinish(n) {
+		s.wait.stop = true
+		s.startWait()
+	}
 }
 
 // keepsOrder: the method has no answer, or one that is kept behind those that are.
@@ -93,8 +131,14 @@ func (s *Session) startWait() {
 	}
 	s.wait.on = true
 	s.peer.Pause(pauseHeld)
+	s.await()
+}
+
+// await has goOn called when there may be nothing left to wait for.
+func (s *Session) await() {
 	s.wait.asked.Store(true)
-	if !s.conn.Kept() { // the last one was sent in between, and nobody was told
+	waits := s.wait.stop && s.stopped() || !s.wait.stop && s.conn.Kept()
+	if !waits { // the reason went away in between, and nobody was told
 		s.peer.Answered()
 	}
 }
@@ -117,6 +161,10 @@ func (s *Session) goOn() {
 		return
 	}
 	held, fault, at, bad := s.wait.held, s.wait.fault, s.wait.at, s.wait.bad
+	if fault == nil && bad == nil && len(held) == 0 && s.stopped() { // in the middle of a frame
+		s.await()
+		return
+	}
 	s.wait.drop()
 	s.wait.held = held[:0] // what is held again moves to its front
 	s.framesHeld(held[:at])

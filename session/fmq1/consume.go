@@ -20,10 +20,6 @@ func (s *Session) subscribe(f wire.Frame) {
 		s.fail(m.RID, faultOf(wire.NotAllowed, "attempt to reuse subscription %d", m.Sub))
 		return
 	}
-	if len(s.subs) >= maxSubscriptions {
-		s.fail(m.RID, faultOf(wire.NotAllowed, "more than %d subscriptions on one connection", maxSubscriptions))
-		return
-	}
 	if m.Tag == "" {
 		m.Tag = "fire-" + strconv.FormatUint(m.Sub, 10)
 	}

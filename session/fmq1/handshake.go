@@ -1,7 +1,7 @@
 package fmq1
 
 import (
-	"strings"
+	"log/slog"
 	"time"
 
 	"github.com/firemq/firemq/broker"
@@ -57,7 +57,7 @@ func (s *Session) hello(f wire.Frame) {
 	if m.VHost == "" {
 		m.VHost = s.opt.VHost
 	}
-	s.user, s.vhost = clip(m.Auth.User), clip(m.VHost) // who is refused is named, too
+	s.user, s.vhost = session.Clip(m.Auth.User), session.Clip(m.VHost) // who is refused is named, too
 	info := &broker.ConnInfo{
 		Protocol: "FMQ1", Name: name(s.o), VHost: m.VHost, Remote: s.o.RemoteAddr(), Local: s.o.LocalAddr(), Properties: client,
 		AlarmsAtOnce: true, Memory: sessionMemory, Paused: s.isPaused,
@@ -72,7 +72,7 @@ func (s *Session) hello(f wire.Frame) {
 	}
 	user, e := s.b.Login(m.Auth.User, m.Auth.Pass, info)
 	if e != nil {
-		s.fatal(0, refused(e))
+		s.refuseLogin(e)
 		return
 	}
 	s.b.HoldGuest(&s.guest, -s.guest)
@@ -95,8 +95,17 @@ func (s *Session) hello(f wire.Frame) {
 	s.welcome(info.Name, negotiate(m.Heartbeat, s.opt.Heartbeat))
 }
 
-// clip makes what a client that has not logged in calls itself fit for a log.
-func clip(name string) string { return strings.Clone(name[:min(len(name), 255)]) }
+// refuseLogin ends the connection, one that may not even try after a pause.
+func (s *Session) refuseLogin(e *broker.Error) {
+	f := refused(e)
+	s.log(slog.LevelWarn, "login refused", fault{f.code, e.Cause})
+	if e.Kind != broker.LoginLimited {
+		s.endFor(0, f)
+		return
+	}
+	s.state = atRefusal
+	s.deadline.Store(s.opt.Now() + int64(broker.LoginPause))
+}
 
 // negotiate gives the heartbeat interval in seconds: the smaller of the two, none when the client
 // wants none, and the client's own when only the server would do without.

@@ -17,6 +17,7 @@ type memory struct {
 	closed bool // CloseAfterFlush was called
 	err    error
 	paused uint32
+	little bool
 	tasks  []func()
 	clock  int64 // for LastRead and LastWrite
 	dirty  bool
@@ -60,6 +61,7 @@ func (m *memory) Flush()              {}
 func (m *memory) Writable() bool      { return !m.full }
 func (m *memory) Pause(reason uint32) { m.free(); m.paused |= reason }
 func (m *memory) Resume(r uint32)     { m.free(); m.paused &^= r }
+func (m *memory) ReadLittle(on bool)  { m.free(); m.little = on }
 func (m *memory) Do(f func())         { m.free(); m.tasks = append(m.tasks, f) }
 func (m *memory) CloseAfterFlush()    { m.free(); m.closed = true }
 func (m *memory) Abort(err error)     { m.free(); m.err = err }

@@ -34,8 +34,8 @@ func (p *peer) Unlock() bool {
 func (p *peer) Flush()         { p.o.Flush() }
 func (p *peer) Writable() bool { return p.o.Writable() }
 
-// Pause stops reading, except for an alarm: then the client is asked to stop publishing, and is read
-// until it publishes nevertheless, so that its acks still free memory.
+// Pause has publishes wait, or stops reading; for an alarm the client is asked to stop publishing first, and
+// its publishes wait once it does so nevertheless.
 func (p *peer) Pause(r broker.Reason) {
 	s := (*Session)(p)
 	if a := r & broker.PauseAlarm; a != 0 && s.alarm.Or(uint32(a)) == 0 {
@@ -57,6 +57,7 @@ func (p *peer) Resume(r broker.Reason) {
 	if r &^= broker.PauseAlarm; r != 0 {
 		s.resume(r)
 	}
+	p.Answered()
 }
 
 func (p *peer) Close(e *broker.Error) {

@@ -22,6 +22,7 @@ var codeFor = [...]uint16{
 	broker.ConnectionForced:   wire.ConnectionForced,
 	broker.InternalError:      wire.InternalError,
 	broker.LoginRefused:       wire.AccessRefused,
+	broker.LoginLimited:       wire.AccessRefused,
 }
 
 // fault is what a client is told: a code and its text, "NOT_FOUND - no queue 'q' in vhost '/'".
@@ -135,6 +136,11 @@ func (s *Session) fatal(rid uint64, f fault) {
 		return
 	}
 	s.log(slog.LevelWarn, "connection error", f)
+	s.endFor(rid, f)
+}
+
+// endFor is fatal for what is logged already.
+func (s *Session) endFor(rid uint64, f fault) {
 	s.endTurn()
 	s.leave()
 	s.stage(wire.OpError, &wire.ServerError{RID: rid, Code: f.code, Msg: f.text, Fatal: true})

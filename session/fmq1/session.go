@@ -48,8 +48,6 @@ const (
 
 	// closeTimeout is how long a client may take to answer close before the socket is closed anyway.
 	closeTimeout = 5 * time.Second
-	// maxSubscriptions bounds the subscriptions of one connection: 530 beyond.
-	maxSubscriptions = 65536
 	// byReference is the body size from which deliveries send the message's own bytes.
 	byReference = 4096
 	// keptScratch is how large a scratch buffer an idle connection may keep.
@@ -64,7 +62,7 @@ const (
 // for more answers than it reads.
 const pauseBacklog = broker.Reason(session.PauseBacklog)
 
-// pauseThrottle is another: the client publishes although it was asked not to.
+// pauseThrottle is a reason for publishes to wait: the client publishes although it was asked not to.
 const pauseThrottle = broker.Reason(session.PauseThrottle)
 
 // state is where the connection is in its life.
@@ -73,6 +71,7 @@ type state uint8
 const (
 	atPreface state = iota
 	atHello
+	atRefusal // the hello is refused, which is said later; what comes meanwhile is ignored
 	open
 	closing // close sent, waiting for the client's
 	ended   // nothing is read any more
@@ -149,7 +148,7 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 		opt.Now = func() int64 { return time.Now().UnixNano() }
 	}
 	s := &Session{o: o, b: b, opt: opt, subs: map[uint64]*broker.Consumer{}}
-	s.reading.Of(o, uint32(broker.PauseAlarm|pauseThrottle))
+	s.reading.Of(o, uint32(broker.PauseAlarm|pauseThrottle), uint32(broker.PausePublish|pauseThrottle))
 	if opt.Framed {
 		s.state = atHello
 	}
@@ -184,13 +183,14 @@ func (s *Session) take(b []byte, fresh bool) (n, want int) {
 }
 
 // keep counts what is kept of a frame that is not whole: left bytes now, of want. One so large is a publish,
-// for which an alarm counts before its end.
+// for which an alarm counts before its end; one that is not comes to its end, as what is behind it can't be read
+// before.
 func (s *Session) keep(left, want int) {
 	if left += left; left <= keptScratch {
 		left = 0 // as most often
 	}
 	n := min(left, want)
-	if n > largeFrame && s.alarm.Load() != 0 {
+	if n > 2*largeFrame && s.alarm.Load() != 0 {
 		s.throttle = true
 	}
 	if n == s.kept || s.state > open {
@@ -211,7 +211,7 @@ func (s *Session) keep(left, want int) {
 
 // MaxMessage is the largest frame accepted now, in bytes as counted by len. By the reader.
 func (s *Session) MaxMessage() int {
-	if s.state <= atHello {
+	if s.state < open {
 		return wire.MaxBeforeWelcome
 	}
 	return int(s.opt.MaxFrame)
@@ -241,6 +241,7 @@ func (s *Session) read(b []byte) (n, want int) {
 			return len(b), 0
 		}
 		if taken == 0 {
+			s.stopInFrame(b[n:])
 			return n, more
 		}
 		if s.wait.on || s.mustWait(f) {
@@ -259,7 +260,7 @@ func (s *Session) frame(f wire.Frame) {
 	case atHello:
 		s.beforeWelcome(f)
 		return
-	case closing:
+	case atRefusal, closing:
 		if f.Op == wire.OpClose {
 			s.end()
 		}
@@ -391,7 +392,7 @@ func (s *Session) shut(e *broker.Error) {
 		s.state = closing
 		s.deadline.Store(s.opt.Now() + int64(closeTimeout))
 		s.reading.Free() // the client's close must be read
-	case atPreface, atHello:
+	case atPreface, atHello, atRefusal:
 		s.fatal(0, f)
 	}
 }
@@ -427,8 +428,8 @@ func (s *Session) endTurn() {
 	}
 }
 
-// pushBack stops reading from a client that asks for answers without reading them, or that goes on
-// publishing after a flow frame. Pausing is undone here when its reason went away in between.
+// pushBack stops reading from a client that asks for answers without reading them, and has the publishes wait of
+// one that goes on after a flow frame. Pausing is undone here when its reason went away in between.
 func (s *Session) pushBack() {
 	if s.answered.Swap(false) && !s.o.Writable() {
 		s.pause(pauseBacklog)
@@ -465,7 +466,7 @@ func (s *Session) OnTick(now int64) {
 	if h == 0 {
 		return
 	}
-	switch paused := broker.Reason(s.reading.Reasons()); {
+	switch paused := broker.Reason(s.reading.Stops()); {
 	case paused&^pauseBacklog != 0:
 		s.alive.Store(now) // nothing is read: its silence says nothing
 	case paused != 0: // that it takes its answers is then its sign of life
@@ -496,6 +497,8 @@ func (s *Session) overdue() {
 	switch s.state {
 	case atPreface, atHello:
 		s.fatal(0, faultOf(wire.CommandInvalid, "no hello within %s", s.opt.HandshakeTimeout))
+	case atRefusal:
+		s.endFor(0, faultOf(wire.AccessRefused, "login refused"))
 	case closing:
 		s.state = ended
 		s.o.Abort(errClose)

@@ -430,6 +430,8 @@ func (m *memory) state() string {
 		return "closed"
 	case m.paused != 0:
 		return fmt.Sprintf("paused %#x", m.paused)
+	case m.little:
+		return "read little by little"
 	}
 	return "open"
 }

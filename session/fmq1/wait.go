@@ -12,11 +12,13 @@ import (
 // broker.Channel.Answer). Meanwhile requests of that kind are carried out, so that a client that sends
 // many at once waits for few syncs, and so are publishes, settlements and credit, which have no answers.
 // The first frame whose answer would overtake a kept one, and all that comes behind it, is held until
-// the last kept answer is sent; nothing is read meanwhile, so that what is held is bounded by one read
-// and a frame.
+// the last kept answer is sent. So is the first publish that must wait (see broker.Peer): during an alarm a
+// connection is read up to there, so that its acks are. Nothing is read while frames are held, so that they are
+// bounded by one read and a frame; and a connection whose publishes must wait is read little by little.
 type wait struct {
 	// Owned by the connection's reader.
-	on    bool
+	on    bool   // frames are held, or the rest of one is not read
+	stop  bool   // because publishes must wait, and not for answers
 	held  []byte // whole frames
 	fault *fault // ends the connection behind them: nothing more is read; nil: nothing does
 	rid   uint64 // of the request that the fault is about
@@ -26,16 +28,26 @@ type wait struct {
 
 // drop forgets what is held: the connection ends.
 func (w *wait) drop() {
-	w.on, w.held, w.fault = false, nil, nil
+	w.on, w.stop, w.held, w.fault = false, false, nil, nil
 	w.asked.Store(false)
 }
 
 // pauseHeld is another reason of this package to stop reading: frames are held.
 const pauseHeld = broker.Reason(session.PauseHeld)
 
-// mustWait reports whether a frame is to be held because answers are kept.
+// mustWait reports whether a frame is to be held, the first one: because it publishes and may not, or
+// answers are kept.
 func (s *Session) mustWait(f wire.Frame) bool {
-	if s.state != open || !s.conn.Load().Kept() {
+	return s.state == open && (s.reading.PublishesWait() || s.conn.Load().Kept()) && s.holdsBack(f)
+}
+
+// holdsBack is mustWait where there is something to wait for.
+func (s *Session) holdsBack(f wire.Frame) bool {
+	if f.Op == wire.OpPublish && s.stopped() {
+		s.wait.stop = true
+		return true
+	}
+	if !s.conn.Load().Kept() {
 		return false
 	}
 	if s.conn.Load().Rests() {
@@ -50,6 +62,22 @@ func (s *Session) mustWait(f wire.Frame) bool {
 	}
 	return true
 }
+
+// stopped reports whether what publishes is to be held.
+func (s *Session) stopped() bool {
+	return s.state == open && s.reading.PublishesWait() && !s.conn.Load().MayPublish()
+}
+
+// stopInFrame stops reading in the middle of a frame, if that publishes and must wait: b is what is there of it.
+func (s *Session) stopInFrame(b []byte) {
+	if !s.wait.on && len(b) > opAt && wire.Op(b[opAt]) == wire.OpPublish && s.stopped() {
+		s.wait.stop = true
+		s.startWait()
+	}
+}
+
+// opAt is where a frame's op is, behind its length.
+const opAt = 4
 
 // hold keeps a frame, and stops reading.
 func (s *Session) hold(frame []byte) {
@@ -68,8 +96,14 @@ func (s *Session) startWait() {
 	}
 	s.wait.on = true
 	s.pause(pauseHeld)
+	s.await()
+}
+
+// await has goOn called when there may be nothing left to wait for.
+func (s *Session) await() {
 	s.wait.asked.Store(true)
-	if !s.conn.Load().Kept() { // the last one was sent in between, and nobody was told
+	waits := s.wait.stop && s.stopped() || !s.wait.stop && s.conn.Load().Kept()
+	if !waits { // the reason went away in between, and nobody was told
 		(*peer)(s).Answered()
 	}
 }
@@ -90,6 +124,10 @@ func (s *Session) goOn() {
 		return
 	}
 	held, fault, rid := s.wait.held, s.wait.fault, s.wait.rid
+	if fault == nil && len(held) == 0 && s.stopped() { // in the middle of a frame
+		s.await()
+		return
+	}
 	s.wait.drop()
 	s.wait.held = held[:0] // what is held again moves to its front
 	s.take(held, false)

@@ -203,3 +203,49 @@ func TestPartialFrameBehindHeldOnesIsCounted(t *testing.T) {
 		}
 	})
 }
+
+// A large message half sent during an alarm is read on while little of it has come, and then waits for the alarm's
+// end, or for what the broker allows.
+func TestHalfSentMessageWaits(t *testing.T) {
+	b := openBroker(t, broker.Options{})
+	l := newLink(t, b, Options{})
+	l.feed([]byte(wire.Preface))
+	l.feed(parse(t, `hello {"ver":1,"auth":{"mech":"plain","user":"guest","pass":"guest"}}`))
+	l.feed(parse(t, `declare_queue {"rid": 1, "name": "q"}`))
+	l.o.take()
+	b.SetAlarm(true, false)
+	if got := show(t, l.o.take()); len(got) != 1 || l.o.little {
+		t.Fatalf("got %q, reads little %t", got, l.o.little)
+	}
+	const size = 1 << 20
+	frame := parse(t, `publish {"seq":1,"key":"q"} "`+strings.Repeat("x", size)+`"`)
+	feed := func() (n int) {
+		for l.o.paused == 0 && len(frame) > 0 {
+			k := min(4096, len(frame))
+			l.feed(frame[:k])
+			frame, n = frame[k:], n+k
+		}
+		return n
+	}
+	if n := feed(); n < 64<<10 || n > 300_000 || !l.o.little {
+		t.Fatalf("%d bytes are read", n)
+	}
+	for range 3 {
+		(*peer)(l.s).Answered()
+		l.o.run()
+	}
+	if n := feed(); n != 0 {
+		t.Fatalf("%d bytes more are read", n)
+	}
+	b.AllowLate(100_000)
+	l.o.run()
+	if n := feed(); n == 0 || len(frame) == 0 || l.o.paused == 0 {
+		t.Fatalf("%d bytes more are read of what is allowed, paused for %x", n, l.o.paused)
+	}
+	b.SetAlarm(false, false)
+	l.o.run()
+	feed()
+	if got := show(t, l.o.take()); len(got) != 2 || got[0] != "flow {}" || got[1] != `confirm {"upto":1}` || l.o.paused != 0 || l.o.little || len(frame) > 0 {
+		t.Fatalf("got %q, paused for %x, %d bytes are left", got, l.o.paused, len(frame))
+	}
+}

@@ -306,7 +306,9 @@ func (m *many) misbehave(n int) error {
 		m.again(func() (net.Conn, error) {
 			return rawamqp.Connect(m.amqp, "guest", nil, amqp.IDConnectionOpenOk)
 		}),
-		m.again(func() (net.Conn, error) { return rawamqp.Connect(m.amqp, "wrong", nil, amqp.IDConnectionTune) }),
+		m.again(func() (net.Conn, error) {
+			return rawamqp.ConnectAs(m.amqp, "nobody", "wrong", nil, amqp.IDConnectionTune)
+		}),
 		m.again(func() (net.Conn, error) { return net.Dial("tcp", m.amqp) }),
 		m.again(func() (net.Conn, error) { return m.hello(hello) }),
 	}
