@@ -27,11 +27,13 @@ type chunk struct {
 }
 
 // putChecks completes the chunk's records. That is most of the cost of an append, so the writer
-// does it instead of those who wait for the lock.
-func (c *chunk) putChecks() {
+// does it instead of those who wait for the lock. It gives their number.
+func (c *chunk) putChecks() (records int64) {
 	for at := int64(0); at < int64(len(c.buf)); {
 		at += putChecks(c.buf[at:], c.seg.epoch, c.seg.base+uint64(c.off+at))
+		records++
 	}
+	return records
 }
 
 // Publish appends a message: head and body follow each other as its payload and are copied. Its
@@ -240,13 +242,14 @@ func (j *Journal) step(wait bool) bool {
 
 // commit writes and syncs the chunks, all of one segment.
 func (j *Journal) commit(s *segment, chunks []*chunk) error {
+	start := time.Now()
 	var f vfs.File
 	if err := j.persist(func() (err error) { f, err = j.openForWrite(s); return err }); err != nil {
 		return fmt.Errorf("open segment %s: %w", s.name, err)
 	}
-	bytes := int64(0)
+	bytes, records := int64(0), int64(0)
 	for _, c := range chunks {
-		c.putChecks()
+		records += c.putChecks()
 		if err := j.persist(func() error { _, err := f.WriteAt(c.buf, c.off); return err }); err != nil {
 			return fmt.Errorf("write segment %s: %w", s.name, err)
 		}
@@ -257,7 +260,9 @@ func (j *Journal) commit(s *segment, chunks []*chunk) error {
 		if err := f.Sync(); err != nil {
 			return fmt.Errorf("sync segment %s: %w", s.name, err)
 		}
-		j.lastSync.Store(int64(time.Since(began)))
+		took := time.Since(began)
+		j.lastSync.Store(int64(took))
+		observe(&j.syncTime, TimeBounds[:], took)
 		j.syncs.Add(1)
 	}
 	last := chunks[len(chunks)-1]
@@ -265,6 +270,9 @@ func (j *Journal) commit(s *segment, chunks []*chunk) error {
 	j.committed.Store(end)
 	j.safe.Add(bytes)
 	j.commits.Add(1)
+	observe(&j.commitTime, TimeBounds[:], time.Since(start))
+	observe(&j.commitBytes, ByteBounds[:], bytes)
+	observe(&j.commitRecords, RecordBounds[:], records)
 	if j.o.OnCommit != nil {
 		j.o.OnCommit(end)
 	}

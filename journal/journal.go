@@ -104,8 +104,11 @@ type Stats struct {
 	Commits  int64
 	Syncs    int64
 	LastSync time.Duration
-	Stalled  bool // see Options.OnStall
-	Failed   bool // see Options.OnFatal
+	// Of the commits since Open: how long each took, the sync in it, and its bytes and records. A commit that
+	// waited for room counts with its wait.
+	CommitTime, SyncTime, CommitBytes, CommitRecords Histogram
+	Stalled                                          bool // see Options.OnStall
+	Failed                                           bool // see Options.OnFatal
 
 	Recovered struct {
 		Records  int64
@@ -161,8 +164,10 @@ type Journal struct {
 	commits  atomic.Int64
 	syncs    atomic.Int64
 	lastSync atomic.Int64
-	stalled  atomic.Bool
-	low      atomic.Bool // see Low
+	// Written by the writer.
+	commitTime, syncTime, commitBytes, commitRecords histogram
+	stalled                                          atomic.Bool
+	low                                              atomic.Bool // see Low
 
 	files      sync.Mutex  // making and naming files: the writer's, the keeper's
 	hasSpare   atomic.Bool // written with files held, as is hasReserve; read by any goroutine
@@ -322,6 +327,8 @@ func (j *Journal) Stats() Stats {
 	}
 	s.Commits, s.Syncs = j.commits.Load(), j.syncs.Load()
 	s.LastSync, s.Stalled = time.Duration(j.lastSync.Load()), j.stalled.Load()
+	s.CommitTime, s.SyncTime = j.commitTime.read(), j.syncTime.read()
+	s.CommitBytes, s.CommitRecords = j.commitBytes.read(), j.commitRecords.read()
 	return s
 }
 

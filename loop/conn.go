@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
+	"math/rand/v2"
 	"net"
 	"runtime/debug"
 	"sync"
@@ -54,6 +56,7 @@ type transport interface {
 // transport for system calls of the sending side. None is taken under another of them.
 type Conn struct {
 	srv           *Server   // immutable
+	meter         *meter    // of who reads; immutable after open
 	tr            transport // immutable
 	local, remote net.Addr  // immutable
 	session       Session   // written by open, then immutable; nil when refused
@@ -99,6 +102,7 @@ const minCarry = 4 << 10
 
 func (c *Conn) init(s *Server, tr transport, nc net.Conn) {
 	c.srv, c.tr, c.index = s, tr, -1
+	c.meter = &s.streams[rand.IntN(len(s.streams))]
 	c.local, c.remote = nc.LocalAddr(), nc.RemoteAddr()
 	c.callbacks.Store(notOpen)
 	c.out.grow = minBlock
@@ -134,6 +138,7 @@ func (c *Conn) feed(b []byte) {
 			c.broken("OnData", v)
 		}
 	}()
+	began := c.meter.begin()
 	c.got.Store(true)
 	if len(b) > 0 {
 		c.received.Add(uint64(len(b)))
@@ -174,6 +179,7 @@ func (c *Conn) feed(b []byte) {
 		}
 	}
 	c.Flush()
+	c.meter.end(began)
 }
 
 // fill appends to the carry what the session wants of b, or a good part of b if it cannot say,
@@ -236,6 +242,7 @@ func (c *Conn) Do(f func()) {
 
 // runTasks runs what Do was called with so far. By the reader.
 func (c *Conn) runTasks() {
+	began := c.meter.begin()
 	c.ctl.Lock()
 	tasks := c.tasks
 	c.tasks = nil
@@ -244,6 +251,7 @@ func (c *Conn) runTasks() {
 		c.runTask(f)
 	}
 	c.Flush()
+	c.meter.end(began)
 }
 
 func (c *Conn) runTask(f func()) {
@@ -278,7 +286,11 @@ const (
 func (c *Conn) Pause(reason uint32) {
 	c.ctl.Lock()
 	defer c.ctl.Unlock()
+	was := c.paused
 	c.paused |= reason
+	for more := c.paused &^ was; more != 0; more &= more - 1 {
+		c.srv.pauses[bits.TrailingZeros32(more)].Add(1)
+	}
 	c.setRate()
 }
 

@@ -57,6 +57,10 @@ type Server struct {
 	engine   engine  // immutable; nil: goroutines alone
 	rejected atomic.Uint64
 
+	loops   []meter           // a meter for each event loop, in the order of their first connections
+	streams [8]meter          // of goroutine connections, which share them
+	pauses  [32]atomic.Uint64 // by the bit of the reason
+
 	mu sync.Mutex
 	// Guarded by mu.
 	maxConns   int // Options.MaxConns, as it is now
@@ -65,6 +69,8 @@ type Server struct {
 	handshakes []net.Conn    // sockets whose TLS handshake goes on, the oldest first
 	conns      []*Conn       // open ones, in no order
 	live       int           // all, also those being opened
+	past       octets        // of connections that have ended
+	sets       []int         // the epoll sets that loops are the meters of
 	empty      chan struct{} // closed when live falls to 0; nil when nobody waits
 	logged     time.Time     // when an accept problem was last logged
 
@@ -104,7 +110,7 @@ func New(opt Options) (*Server, error) {
 	if opt.Low > opt.High {
 		return nil, fmt.Errorf("loop: low-water mark %d is above the high-water mark %d", opt.Low, opt.High)
 	}
-	s := &Server{opt: opt, maxConns: opt.MaxConns, accepting: make(chan struct{}), upgrading: make(chan struct{}, 1), computing: make(chan struct{}, runtime.GOMAXPROCS(0)), stopTick: make(chan struct{})}
+	s := &Server{opt: opt, maxConns: opt.MaxConns, loops: make([]meter, opt.Loops), accepting: make(chan struct{}), upgrading: make(chan struct{}, 1), computing: make(chan struct{}, runtime.GOMAXPROCS(0)), stopTick: make(chan struct{})}
 	if !opt.Goroutines {
 		var err error
 		if s.engine, err = newEngine(s); err != nil {
@@ -254,15 +260,22 @@ func (s *Server) list(c *Conn) {
 
 // release forgets a connection that has ended; c is nil for one that never began.
 func (s *Server) release(c *Conn) {
+	var last octets
+	if c != nil {
+		last.add(c)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c != nil && c.index >= 0 {
-		last := len(s.conns) - 1
-		s.conns[c.index] = s.conns[last]
+		end := len(s.conns) - 1
+		s.conns[c.index] = s.conns[end]
 		s.conns[c.index].index = c.index
-		s.conns[last] = nil
-		s.conns = s.conns[:last]
+		s.conns[end] = nil
+		s.conns = s.conns[:end]
 		c.index = -1
+		s.past.received += last.received
+		s.past.sent += last.sent
+		s.past.writes += last.writes
 	}
 	s.live--
 	if s.live == 0 && s.empty != nil {

@@ -63,6 +63,7 @@ func newGnetEngine(s *Server, epollOf func(gnet.EventLoop) (int, error)) (engine
 		e.stop()
 		return nil, fmt.Errorf("check event loops: %w", err)
 	}
+	s.forget() // the check's connection
 	return e, nil
 }
 
@@ -97,6 +98,7 @@ func (e *gnetEngine) OnOpen(gc gnet.Conn) ([]byte, gnet.Action) {
 		t.Abort(err)
 		return nil, gnet.Close
 	}
+	t.meter = e.srv.meterOf(t.epoll)
 	if !t.open(h) {
 		return nil, gnet.Close
 	}

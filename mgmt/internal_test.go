@@ -7,9 +7,11 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/journal"
 	"github.com/firemq/firemq/mgmt/api"
 )
 
@@ -239,5 +241,25 @@ func BenchmarkSample(b *testing.B) {
 	for b.Loop() {
 		s.sample(now)
 		now += 5000
+	}
+}
+
+// TestHistogram: buckets add up, and the last one is the count.
+func TestHistogram(t *testing.T) {
+	h := journal.Histogram{Sum: int64(1500 * time.Millisecond)}
+	h.Counts[0], h.Counts[1], h.Counts[len(h.Counts)-1] = 2, 3, 4
+	e := new(exposition)
+	e.histogram("x_seconds", "How long", []float64{0.0001, 0.5, 1}, &h, time.Duration.Seconds)
+	const want = `# TYPE x_seconds histogram
+# HELP x_seconds How long
+x_seconds_bucket{le="0.0001"} 2
+x_seconds_bucket{le="0.5"} 5
+x_seconds_bucket{le="1"} 5
+x_seconds_bucket{le="+Inf"} 9
+x_seconds_sum 1.5
+x_seconds_count 9
+`
+	if got := string(e.buf); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
 	}
 }

@@ -19,6 +19,8 @@ import (
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/journal"
+	"github.com/firemq/firemq/pool"
 )
 
 // Metrics in Prometheus' text format, under the names of RabbitMQ's plugin, so that its dashboards work, and
@@ -124,6 +126,9 @@ func (s *Server) writeMetrics(e *exposition, g *registry) {
 	}
 	if !detailed || g.has("auth_attempt_metrics") {
 		s.writeLogins(e, g.prefix)
+	}
+	if g.objects && g.has("auth_attempt_detailed_metrics") {
+		writeLoginSources(e, g.prefix)
 	}
 	if !detailed {
 		s.writeTotals(e)
@@ -326,12 +331,11 @@ func (s *Server) writeNode(e *exposition, p string) {
 	e.one(p+"disk_space_available_limit_bytes", "gauge", "Free disk space low watermark in bytes", int64(m.diskLimit))
 	e.family(p+"erlang_uptime_seconds", "gauge", "Node uptime")
 	e.float(p+"erlang_uptime_seconds", nil, time.Since(s.started).Seconds())
-	e.one(p+"erlang_processes_used", "gauge", "Goroutines", int64(runtime.NumGoroutine()))
+	e.one(p+"erlang_processes_used", "gauge", "Erlang processes used", int64(runtime.NumGoroutine()))
 	e.one(p+"unreachable_cluster_peers_count", "gauge", "Number of peers in the cluster the current node cannot reach.", 0)
-	if j, ok := s.opt.Broker.JournalStats(); ok {
-		e.one(p+"io_write_bytes_total", "counter", "Bytes appended to the journal", j.Appended)
-		e.one(p+"io_sync_ops_total", "counter", "Syncs of the journal", j.Syncs)
-	}
+	j, _ := s.opt.Broker.JournalStats() // 0 for a broker in memory
+	e.one(p+"io_write_bytes_total", "counter", "Total number of I/O bytes written", j.Appended)
+	e.one(p+"io_sync_ops_total", "counter", "Total number of I/O sync operations", j.Syncs)
 	bit := func(b bool) int64 {
 		if b {
 			return 1
@@ -349,7 +353,7 @@ func (s *Server) writeLogins(e *exposition, p string) {
 		name, help string
 		value      func(*broker.LoginAttempts) uint64
 	}{
-		{"auth_attempts_total", "Total number of authorization attempts",
+		{"auth_attempts_total", "Total number of authentication attempts",
 			func(n *broker.LoginAttempts) uint64 { return n.Succeeded.Load() + n.Failed.Load() }},
 		{"auth_attempts_succeeded_total", "Total number of successful authentication attempts",
 			func(n *broker.LoginAttempts) uint64 { return n.Succeeded.Load() }},
@@ -361,6 +365,14 @@ func (s *Server) writeLogins(e *exposition, p string) {
 			e.int(p+f.name, labels("protocol", label(protocol)), int64(f.value(logins[protocol])))
 		}
 	}
+}
+
+// writeLoginSources writes the families of logins by their source. They have no series, as with a RabbitMQ that was
+// not told to track sources.
+func writeLoginSources(e *exposition, p string) {
+	e.family(p+"auth_attempts_detailed_total", "counter", "Total number of authentication attempts with source info")
+	e.family(p+"auth_attempts_detailed_succeeded_total", "counter", "Total number of successful authentication attempts with source info")
+	e.family(p+"auth_attempts_detailed_failed_total", "counter", "Total number of failed authentication attempts with source info")
 }
 
 func (s *Server) writeTotals(e *exposition) {
@@ -461,6 +473,9 @@ func (s *Server) writeGlobal(e *exposition) {
 			e.int(name, labels("queue_type", queueTypeLabels[1], "dead_letter_strategy", l), 0)
 		}
 	}
+	const confirmed = p + "messages_dead_lettered_confirmed_total"
+	e.family(confirmed, "counter", "Total number of messages dead-lettered and confirmed by target queues")
+	e.int(confirmed, labels("queue_type", queueTypeLabels[1], "dead_letter_strategy", "at_least_once"), 0)
 	const size = "rabbitmq_message_size_bytes"
 	e.family(size, "histogram", "Size of messages received from publishers")
 	for _, w := range wires {
@@ -489,7 +504,17 @@ func (s *Server) writeOwn(e *exposition) {
 		e.one("firemq_journal_syncs_total", "counter", "Syncs to disk", j.Syncs)
 		e.family("firemq_journal_last_sync_seconds", "gauge", "How long the last sync took")
 		e.float("firemq_journal_last_sync_seconds", nil, j.LastSync.Seconds())
+		seconds := make([]float64, len(journal.TimeBounds))
+		for i, b := range journal.TimeBounds {
+			seconds[i] = b.Seconds()
+		}
+		e.histogram("firemq_journal_commit_seconds", "How long group commits took, until they were safe", seconds, &j.CommitTime, time.Duration.Seconds)
+		e.histogram("firemq_journal_sync_seconds", "How long syncs to disk took", seconds, &j.SyncTime, time.Duration.Seconds)
+		e.histogram("firemq_journal_commit_bytes", "Bytes of a group commit", floats(journal.ByteBounds[:]), &j.CommitBytes, units)
+		e.histogram("firemq_journal_commit_records", "Records of a group commit", floats(journal.RecordBounds[:]), &j.CommitRecords, units)
 	}
+	s.writeNetwork(e)
+	writePool(e)
 	c := s.opt.Broker.Counters()
 	e.one("firemq_acknowledgement_timeouts_total", "counter", "Deliveries that were not acknowledged in time", int64(c.AckTimeouts.Load()))
 	e.one("firemq_firehose_messages_total", "counter", "Messages copied to amq.rabbitmq.trace", int64(c.Traced.Load()))
@@ -504,6 +529,72 @@ func (s *Server) writeOwn(e *exposition) {
 	metrics.WriteProcessMetrics(e)
 }
 
+// units is the sum of a histogram that has no unit of its own.
+func units(sum time.Duration) float64 { return float64(sum) }
+
+func floats(bounds []int64) []float64 {
+	list := make([]float64, len(bounds))
+	for i, b := range bounds {
+		list[i] = float64(b)
+	}
+	return list
+}
+
+// histogram is a family of one histogram; sum gives its sum in the unit of bounds.
+func (e *exposition) histogram(name, help string, bounds []float64, h *journal.Histogram, sum func(time.Duration) float64) {
+	e.family(name, "histogram", help)
+	n := int64(0)
+	for i, b := range bounds {
+		n += h.Counts[i]
+		e.int(name+"_bucket", labels("le", strconv.FormatFloat(b, 'g', -1, 64)), n)
+	}
+	n += h.Counts[len(h.Counts)-1]
+	e.int(name+"_bucket", labels("le", "+Inf"), n)
+	e.float(name+"_sum", nil, sum(time.Duration(h.Sum)))
+	e.int(name+"_count", nil, n)
+}
+
+func (s *Server) writeNetwork(e *exposition) {
+	if s.opt.Network == nil {
+		return
+	}
+	n := s.opt.Network()
+	e.family("firemq_loop_turns_total", "counter", "Turns of event loops: a read that was given to its connection, or something else done for one")
+	for _, l := range n.Loops {
+		e.int("firemq_loop_turns_total", labels("loop", l.Name), int64(l.Turns))
+	}
+	e.family("firemq_loop_busy_seconds_total", "counter", "How long the turns took, estimated from one in 16")
+	for _, l := range n.Loops {
+		e.float("firemq_loop_busy_seconds_total", labels("loop", l.Name), l.Busy.Seconds())
+	}
+	e.one("firemq_network_received_bytes_total", "counter", "Bytes received on all connections, closed ones too", int64(n.Received))
+	e.one("firemq_network_sent_bytes_total", "counter", "Bytes sent on all connections, closed ones too", int64(n.Sent))
+	e.one("firemq_network_writes_total", "counter", "Calls that sent bytes on all connections, closed ones too", int64(n.Writes))
+	e.family("firemq_connection_pauses_total", "counter", "How often reading of a connection was paused, by reason")
+	for _, p := range n.Pauses {
+		e.int("firemq_connection_pauses_total", labels("reason", p.Reason), int64(p.Count))
+	}
+}
+
+func writePool(e *exposition) {
+	uses := [...]struct {
+		name string
+		use  pool.Use
+	}{{"messages", pool.Messages}, {"sending", pool.Sending}, {"receiving", pool.Receiving}}
+	e.family("firemq_pool_lent_buffers", "gauge", "Buffers in use")
+	for _, u := range uses {
+		e.int("firemq_pool_lent_buffers", labels("use", u.name), pool.Buffers(u.use))
+	}
+	e.family("firemq_pool_lent_bytes", "gauge", "Memory of the buffers in use")
+	for _, u := range uses {
+		e.int("firemq_pool_lent_bytes", labels("use", u.name), pool.Lent(u.use))
+	}
+	empty, large := pool.Misses()
+	e.family("firemq_pool_misses_total", "counter", "Buffers that were allocated, as none was left to reuse or they are too large to be kept")
+	e.int("firemq_pool_misses_total", labels("reason", "empty"), int64(empty))
+	e.int("firemq_pool_misses_total", labels("reason", "large"), int64(large))
+}
+
 // queueRow is what a scrape shows of one queue, and no more: thousands of them are read once for each family.
 type queueRow struct {
 	ready, unacked, delayed, persistent, consumers    int
@@ -511,6 +602,7 @@ type queueRow struct {
 	publish, duplicate, get, getNoAck, getEmpty       uint64
 	deliver, deliverNoAck, redeliver, ack             uint64
 	age                                               time.Duration // since when the oldest ready message waits
+	head                                              float64       // property timestamp of the first ready message, NaN without one
 }
 
 // rowOf reads a queue, at a time in Unix ms.
@@ -522,9 +614,14 @@ func rowOf(q *broker.Queue, now int64) queueRow {
 		publish: c.Stats.Publish, duplicate: c.Stats.Duplicate, get: c.Stats.Get, getNoAck: c.Stats.GetNoAck, getEmpty: c.Stats.GetEmpty,
 		deliver: c.Stats.Deliver, deliverNoAck: c.Stats.DeliverNoAck, redeliver: c.Stats.Redeliver, ack: c.Stats.Ack,
 	}
+	r.head = math.NaN()
 	if c.Ready > 0 {
-		if oldest := q.Head().Oldest; oldest != 0 {
-			r.age = time.Duration(max(now-oldest, 0)) * time.Millisecond
+		h := q.Head()
+		if h.Oldest != 0 {
+			r.age = time.Duration(max(now-h.Oldest, 0)) * time.Millisecond
+		}
+		if h.HasTimestamp {
+			r.head = float64(h.Timestamp)
 		}
 	}
 	return r
@@ -557,15 +654,15 @@ var queueFamilies = []queueFamily{
 	{"queue_metrics", "queue_messages_bytes", "gauge", "Size in bytes of ready and unacknowledged messages", func(q *queueRow) int64 { return q.readyBytes + q.unackedBytes }},
 	{"queue_metrics", "queue_messages_ready_bytes", "gauge", "Size in bytes of ready messages", func(q *queueRow) int64 { return q.readyBytes }},
 	{"queue_metrics", "queue_messages_unacked_bytes", "gauge", "Size in bytes of all unacknowledged messages", func(q *queueRow) int64 { return q.unackedBytes }},
-	{"queue_metrics", "queue_process_memory_bytes", "gauge", "About the memory of a queue and its messages", func(q *queueRow) int64 { return q.memory }},
+	{"queue_metrics", "queue_process_memory_bytes", "gauge", "Memory in bytes used by the Erlang queue process", func(q *queueRow) int64 { return q.memory }},
 	{"queue_delivery_metrics", "queue_messages_published_total", "counter", "Total number of messages published into a queue through an exchange on a channel", func(q *queueRow) int64 { return int64(q.publish) }},
 	{"queue_delivery_metrics", "queue_get_ack_total", "counter", "Total number of messages fetched from a queue with basic.get in manual acknowledgement mode", func(q *queueRow) int64 { return int64(q.get) }},
 	{"queue_delivery_metrics", "queue_get_total", "counter", "Total number of messages fetched from a queue with basic.get in automatic acknowledgement mode", func(q *queueRow) int64 { return int64(q.getNoAck) }},
-	{"queue_delivery_metrics", "queue_messages_delivered_ack_total", "counter", "Total number of messages delivered from a queue in manual acknowledgement mode", func(q *queueRow) int64 { return int64(q.deliver) }},
-	{"queue_delivery_metrics", "queue_messages_delivered_total", "counter", "Total number of messages delivered from a queue in automatic acknowledgement mode", func(q *queueRow) int64 { return int64(q.deliverNoAck) }},
-	{"queue_delivery_metrics", "queue_messages_redelivered_total", "counter", "Total number of messages redelivered from a queue", func(q *queueRow) int64 { return int64(q.redeliver) }},
-	{"queue_delivery_metrics", "queue_messages_acked_total", "counter", "Total number of messages of a queue acknowledged by consumers", func(q *queueRow) int64 { return int64(q.ack) }},
-	{"queue_delivery_metrics", "queue_get_empty_total", "counter", "Total number of times basic.get operations found a queue empty", func(q *queueRow) int64 { return int64(q.getEmpty) }},
+	{"queue_delivery_metrics", "queue_messages_delivered_ack_total", "counter", "Total number of messages delivered from a queue to consumers in manual acknowledgement mode", func(q *queueRow) int64 { return int64(q.deliver) }},
+	{"queue_delivery_metrics", "queue_messages_delivered_total", "counter", "Total number of messages delivered from a queue to consumers in automatic acknowledgement mode", func(q *queueRow) int64 { return int64(q.deliverNoAck) }},
+	{"queue_delivery_metrics", "queue_messages_redelivered_total", "counter", "Total number of messages redelivered from a queue to consumers", func(q *queueRow) int64 { return int64(q.redeliver) }},
+	{"queue_delivery_metrics", "queue_messages_acked_total", "counter", "Total number of messages acknowledged by consumers on a queue", func(q *queueRow) int64 { return int64(q.ack) }},
+	{"queue_delivery_metrics", "queue_get_empty_total", "counter", "Total number of times basic.get operations fetched no message on a queue", func(q *queueRow) int64 { return int64(q.getEmpty) }},
 }
 
 // ownQueueFamilies are there for each queue in the aggregated registry too.
@@ -625,6 +722,25 @@ func (s *Server) writeQueues(e *exposition, g *registry) {
 			}
 		}
 	}
+	if g.has("queue_metrics") {
+		name := g.prefix + "queue_head_message_timestamp"
+		e.family(name, "gauge", "Timestamp of the first message in the queue, if any")
+		for i := range rows {
+			if g.objects {
+				e.float(name, e.labels.of(i), rows[i].head)
+			}
+		}
+	}
+	if g.objects && (g.has("queue_coarse_metrics") || g.has("queue_consumer_count") || g.has("queue_metrics")) {
+		const more = `,queue_type="rabbit_classic_queue",membership="leader"} 1` + "\n"
+		name := g.prefix + "queue_info"
+		e.family(name, "gauge", "A metric with a constant '1' value and labels that provide some queue details")
+		for i := range rows {
+			l := e.labels.of(i)
+			e.series(name, l[:len(l)-1]) // without the brace, and then without the space
+			e.buf = append(e.buf[:len(e.buf)-1], more...)
+		}
+	}
 	if g.families == nil {
 		for i := range ownQueueFamilies {
 			f := &ownQueueFamilies[i]
@@ -667,7 +783,7 @@ var channelFamilies = []rowFamily[broker.ChannelView]{
 	{"channel_metrics", "channel_messages_uncommitted", "gauge", "Messages received in a transaction but not yet committed", func(c *broker.ChannelView) int64 { return int64(c.TxPublishes) }},
 	{"channel_metrics", "channel_acks_uncommitted", "gauge", "Message acknowledgements in a transaction not yet committed", func(c *broker.ChannelView) int64 { return int64(c.TxOps) }},
 	{"channel_metrics", "consumer_prefetch", "gauge", "Limit of unacknowledged messages for each consumer", func(c *broker.ChannelView) int64 { return int64(c.Prefetch) }},
-	{"channel_metrics", "channel_prefetch", "gauge", "Total limit of unacknowledged messages for all consumers on a channel", func(c *broker.ChannelView) int64 { return c.Limit }},
+	{"channel_metrics", "channel_prefetch", "gauge", "Deprecated and will be removed in a future version", func(c *broker.ChannelView) int64 { return c.Limit }},
 	{"channel_exchange_metrics", "channel_messages_published_total", "counter", "Total number of messages published into an exchange on a channel", func(c *broker.ChannelView) int64 { return int64(c.Stats.Publish) }},
 	{"channel_exchange_metrics", "channel_messages_confirmed_total", "counter", "Total number of messages published into an exchange and confirmed on the channel", func(c *broker.ChannelView) int64 { return int64(c.Stats.Confirm) }},
 	{"channel_exchange_metrics", "channel_messages_unroutable_returned_total", "counter", "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable", func(c *broker.ChannelView) int64 { return int64(c.Stats.ReturnUnroutable) }},
@@ -770,11 +886,11 @@ func (s *Server) writeCluster(e *exposition, g *registry) {
 		}
 	}
 	if g.has("exchange_names") {
-		e.family(p+"exchange_name", "gauge", "Enumerates exchanges without any additional info")
+		e.family(p+"exchange_name", "gauge", "Enumerates exchanges without any additional info. This value is cluster-wide. A cheaper alternative to `exchange_bindings`")
 		exchanges(func(labels []byte, _ *broker.ExchangeView) { e.int(p+"exchange_name", labels, 1) })
 	}
 	if g.has("exchange_bindings") {
-		e.family(p+"exchange_bindings", "gauge", "Number of bindings for an exchange")
+		e.family(p+"exchange_bindings", "gauge", "Number of bindings for an exchange. This value is cluster-wide.")
 		exchanges(func(labels []byte, x *broker.ExchangeView) {
 			e.int(p+"exchange_bindings", labels, int64(len(s.opt.Broker.Bindings(x.VHost, broker.BindingFilter{Source: &x.Name}))))
 		})

@@ -140,10 +140,17 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s %q, want %s", series, got, want)
 		}
 	}
+	c.want(201, "PUT", "/queues/%2F/stamped", object{})
+	c.want(200, "POST", "/exchanges/%2F/amq.default/publish", object{
+		"routing_key": "stamped", "payload": "x", "payload_encoding": "string", "properties": object{"timestamp": 1234567890},
+	})
 	samples, _ = scrape(t, c, "/metrics/per-object")
 	for series, want := range map[string]string{
-		`rabbitmq_queue_messages_ready{vhost="sales",queue="orders"}`:    "1",
-		`rabbitmq_queue_consumer_capacity{vhost="sales",queue="orders"}`: "0.0",
+		`rabbitmq_queue_messages_ready{vhost="sales",queue="orders"}`:                                             "1",
+		`rabbitmq_queue_consumer_capacity{vhost="sales",queue="orders"}`:                                          "0.0",
+		`rabbitmq_queue_head_message_timestamp{vhost="sales",queue="orders"}`:                                     "NaN",
+		`rabbitmq_queue_head_message_timestamp{vhost="/",queue="stamped"}`:                                        "1234567890.0",
+		`rabbitmq_queue_info{vhost="sales",queue="orders",queue_type="rabbit_classic_queue",membership="leader"}`: "1",
 		`rabbitmq_connections`: "1",
 	} {
 		if got := samples[series]; got != want {
@@ -160,7 +167,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("detailed: %s %q, want %s", series, got, want)
 		}
 	}
-	if len(families) != 7 {
+	if len(families) != 8 {
 		t.Errorf("detailed: %v", families)
 	}
 	if _, families = scrape(t, c, "/metrics/detailed"); len(families) != 2 {

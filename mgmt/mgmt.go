@@ -42,6 +42,7 @@ type Options struct {
 	Listeners func() []Listener // the broker's ports beside this one; nil: none
 	Resources func() Resources  // limits and alarms; nil: none
 	Spans     func() SpanStats  // what became of spans; nil: there are none
+	Network   func() Network    // what connections did; nil: not known
 	Control   Control           // changes how the broker runs; nil: nobody may
 }
 
@@ -70,6 +71,26 @@ type Resources struct {
 type SpanStats struct {
 	Exported, Dropped, Failures uint64 // Failures are requests to the collector
 	Waiting                     int
+}
+
+// Network is what the connections of clients did since the start.
+type Network struct {
+	Loops                  []Loop
+	Received, Sent, Writes uint64   // bytes, and calls that sent them
+	Pauses                 []Pauses // why they were not read
+}
+
+// Loop is an event loop: its turns, and how long they took.
+type Loop struct {
+	Name  string
+	Turns uint64
+	Busy  time.Duration
+}
+
+// Pauses says how often connections were paused for a reason.
+type Pauses struct {
+	Reason string
+	Count  uint64
 }
 
 // Bounds of a request, felt by its sender.

@@ -81,7 +81,7 @@ func Get(n int, use Use) *Buf {
 	b.B, b.use = b.B[:n], use
 	b.refs = 1 // nobody else has it: without a locked instruction, which would wait for all that was written before
 	lent(1)
-	count(use, cap(b.B)+overhead)
+	count(use, 1, cap(b.B))
 	return b
 }
 
@@ -95,6 +95,9 @@ func fresh(n, c int, use Use) *Buf {
 	}
 	if b.class = int8(c); c >= 0 {
 		n = classSize(c)
+		missed.Add(1)
+	} else {
+		oversize.Add(1)
 	}
 	b.B = make([]byte, n)
 	return b
@@ -113,37 +116,69 @@ func (b *Buf) Release() {
 		panic("BUG: pool: buffer released more often than retained")
 	}
 	lent(-1)
-	count(b.use, -cap(b.B)-overhead)
+	count(b.use, -1, cap(b.B))
 	if b.class >= 0 {
 		b.B = b.B[:0]
 		b.use.pools()[b.class].Put(b)
 	}
 }
 
-// tallies add up to the bytes lent. Each goroutine adds to that of its stack, so that a buffer which
+// Buffers that had to be allocated, since the start: none of their class was there, or they are above MaxPooled.
+var missed, oversize atomic.Uint64
+
+// Misses counts the buffers that were allocated since the start: those of a size that is pooled, when none was left
+// to reuse, and those above MaxPooled, which never are.
+func Misses() (empty, large uint64) { return missed.Load(), oversize.Load() }
+
+// tallies add up to what is lent. Each goroutine adds to that of its stack, so that a buffer which
 // one goroutine takes and another gives back makes them share no cache line; a single tally may be
 // negative.
 var tallies [32]tally
 
 type tally struct {
-	bytes [uses]atomic.Int64
-	_     [128 - 8*uses]byte // two cache lines in all: processors fetch them in pairs
+	lent [uses]atomic.Int64 // of granules << bufferBits + buffers: one addition counts both
+	_    [128 - 8*uses]byte // two cache lines in all: processors fetch them in pairs
 }
 
-// count adds n bytes to the tally of the goroutine's stack. Stacks are not smaller than 2 KiB.
-func count(use Use, n int) {
+// A sum of tallies has the buffers in its low bits, up to 268 million, and the memory above them, up to 256 GiB. The
+// memory is counted in granules: size classes and overhead are multiples of it, other sizes are rounded up.
+const (
+	bufferBits = 29
+	granule    = 16
+)
+
+// count adds n buffers, 1 or -1, of size bytes to the tally of the goroutine's stack. Stacks are not smaller than
+// 2 KiB.
+func count(use Use, n, size int) {
 	var here byte
 	at := uintptr(unsafe.Pointer(&here)) >> 11
-	tallies[(at^at>>5)%uintptr(len(tallies))].bytes[use].Add(int64(n))
+	tallies[(at^at>>5)%uintptr(len(tallies))].lent[use].Add(int64(n) * lending(size))
 }
+
+// lending is what a buffer of size bytes adds to a tally.
+func lending(size int) int64 { return int64(size+overhead+granule-1)/granule<<bufferBits + 1 }
 
 // Lent is how much memory the buffers take that are lent and not yet released, in bytes: the whole of
 // their size class, and the objects around them. While others take and release it is about right.
-func Lent(use Use) (n int64) {
+func Lent(use Use) int64 {
+	bytes, _ := sum(use)
+	return bytes
+}
+
+// Buffers is how many buffers are lent, as right as Lent.
+func Buffers(use Use) int64 {
+	_, buffers := sum(use)
+	return buffers
+}
+
+func sum(use Use) (bytes, buffers int64) {
+	sum := int64(0)
 	for i := range tallies {
-		n += tallies[i].bytes[use].Load()
+		sum += tallies[i].lent[use].Load()
 	}
-	return max(n, 0)
+	buffers = sum << (64 - bufferBits) >> (64 - bufferBits) // with its sign: a release may be seen before its lending
+	bytes = (sum - buffers) >> bufferBits * granule
+	return max(bytes, 0), max(buffers, 0)
 }
 
 // classOf gives the smallest class that holds n bytes, or -1 above MaxPooled.

@@ -10,10 +10,12 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math/bits"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,6 +29,7 @@ import (
 	"github.com/firemq/firemq/internal/vfs"
 	"github.com/firemq/firemq/loop"
 	"github.com/firemq/firemq/mgmt"
+	"github.com/firemq/firemq/session"
 	"github.com/firemq/firemq/session/amqp"
 	"github.com/firemq/firemq/session/fmq1"
 	"github.com/firemq/firemq/tracing"
@@ -276,6 +279,33 @@ func (s *Server) spanStats() mgmt.SpanStats {
 	return mgmt.SpanStats(s.spans.Stats())
 }
 
+// pauseReasons name why connections are not read at all. For other reasons they are read on until they publish.
+var pauseReasons = [...]struct {
+	name string
+	bit  uint32
+}{
+	{"closing", uint32(broker.PauseClosing)},
+	{"backlog", session.PauseBacklog},
+	{"held", session.PauseHeld},
+}
+
+// network is what the metrics show of the event loops.
+func (s *Server) network() (n mgmt.Network) {
+	st := s.loop.Stats()
+	for i, l := range st.Loops {
+		name := "goroutines"
+		if i < len(st.Loops)-1 {
+			name = strconv.Itoa(i)
+		}
+		n.Loops = append(n.Loops, mgmt.Loop{Name: name, Turns: l.Turns, Busy: l.Busy})
+	}
+	n.Received, n.Sent, n.Writes = st.Received, st.Sent, st.Writes
+	for _, r := range pauseReasons {
+		n.Pauses = append(n.Pauses, mgmt.Pauses{Reason: r.name, Count: st.Pauses[bits.TrailingZeros32(r.bit)]})
+	}
+	return n
+}
+
 // importFile loads the definitions of Options.Import and waits until they are on disk. It comes before the first
 // user is made: definitions with users need no other.
 func (s *Server) importFile() error {
@@ -410,7 +440,7 @@ func (s *Server) listen() error {
 		}
 		h, err := mgmt.Listen(addr, mgmt.Options{
 			Broker: s.broker, Version: s.opt.Version, Log: s.part("http"), Fire: ws, Data: data, Listeners: s.ports, Resources: s.resources,
-			Spans: s.spanStats, Control: s,
+			Spans: s.spanStats, Network: s.network, Control: s,
 		})
 		if err != nil {
 			return bindError("HTTP", "--http", addr, err)

@@ -5,6 +5,13 @@ import (
 	"time"
 )
 
+// Reasons of sessions to pause reading, beside the broker's, which have the lower 16 bits.
+const (
+	PauseBacklog  uint32 = 1 << (16 + iota) // the client does not take what it is sent
+	PauseThrottle                           // the client was told to send less and does not
+	PauseHeld                               // frames are held until something before them has its answer
+)
+
 // Reading is the switch by which a connection's reading is paused, for reasons that add up. For some of them
 // it is read on, with care, until it publishes: the session then has to hold that. It knows what
 // operators ask: for which reasons, and when it last was paused. Any goroutine.

@@ -117,6 +117,14 @@ var rows = []row{
 			{"received", `sum(rate(rabbitmq_connection_incoming_bytes_total{i}[$__rate_interval]))`},
 			{"sent", `sum(rate(rabbitmq_connection_outgoing_bytes_total{i}[$__rate_interval]))`},
 		}},
+		{line, "Pauses", rate, "How often connections were not read for a moment, by reason", one("{{reason}}",
+			`sum by (reason) (rate(firemq_connection_pauses_total{i}[$__rate_interval]))`)},
+		{line, "Network, all connections", bytesPS, "With those that are closed", []query{
+			{"received", `sum(rate(firemq_network_received_bytes_total{i}[$__rate_interval]))`},
+			{"sent", `sum(rate(firemq_network_sent_bytes_total{i}[$__rate_interval]))`},
+		}},
+		{line, "Bytes of a write", bytesIn, "How well answers are sent together", one("{{instance}}",
+			`rate(firemq_network_sent_bytes_total{i}[$__rate_interval]) / rate(firemq_network_writes_total{i}[$__rate_interval])`)},
 		{line, "Queues declared", rate, "", []query{
 			{"created", `sum(rate(rabbitmq_queues_created_total{i}[$__rate_interval]))`},
 			{"deleted", `sum(rate(rabbitmq_queues_deleted_total{i}[$__rate_interval]))`},
@@ -131,6 +139,15 @@ var rows = []row{
 		{line, "Records of a commit", count, "How well the group commit groups", one("{{instance}}",
 			`rate(firemq_journal_records_total{i}[$__rate_interval]) / rate(firemq_journal_commits_total{i}[$__rate_interval])`)},
 		{line, "The last sync took", seconds, "", one("{{instance}}", `firemq_journal_last_sync_seconds{i}`)},
+		{line, "Commits take", seconds, "Until a confirm can be sent", []query{
+			{"half {{instance}}", `histogram_quantile(0.5, rate(firemq_journal_commit_seconds_bucket{i}[$__rate_interval]))`},
+			{"99 % {{instance}}", `histogram_quantile(0.99, rate(firemq_journal_commit_seconds_bucket{i}[$__rate_interval]))`},
+			{"99 % of the syncs {{instance}}", `histogram_quantile(0.99, rate(firemq_journal_sync_seconds_bucket{i}[$__rate_interval]))`},
+		}},
+		{line, "Size of a commit", bytesIn, "", []query{
+			{"half {{instance}}", `histogram_quantile(0.5, rate(firemq_journal_commit_bytes_bucket{i}[$__rate_interval]))`},
+			{"99 % {{instance}}", `histogram_quantile(0.99, rate(firemq_journal_commit_bytes_bucket{i}[$__rate_interval]))`},
+		}},
 		{line, "On disk", bytesIn, "", one("{{instance}}", `firemq_journal_bytes{i}`)},
 		{line, "Messages in it", count, "", []query{
 			{"not settled {{instance}}", `firemq_journal_live_records{i}`},
@@ -149,6 +166,12 @@ var rows = []row{
 		}},
 		{line, "Open files", percent, "Of those allowed", one("{{instance}}", `rabbitmq_process_open_fds{i} / rabbitmq_process_max_fds{i}`)},
 		{line, "CPU", count, "Cores in use", one("{{instance}}", `rate(process_cpu_seconds_total{i}[$__rate_interval])`)},
+		{line, "Event loops", percent, "Part of a core that each uses", one("{{instance}} {{loop}}",
+			`rate(firemq_loop_busy_seconds_total{i}[$__rate_interval])`)},
+		{line, "Turns of event loops", rate, "", one("{{instance}} {{loop}}", `rate(firemq_loop_turns_total{i}[$__rate_interval])`)},
+		{line, "Buffers in use", count, "", one("{{use}}", `sum by (use) (firemq_pool_lent_buffers{i})`)},
+		{line, "Buffers allocated", rate, "None was left to reuse, or they are too large to be kept", one("{{reason}}",
+			`sum by (reason) (rate(firemq_pool_misses_total{i}[$__rate_interval]))`)},
 		{line, "Garbage collection", percent, "Part of the CPU time", one("{{instance}}",
 			`rate(go_gc_cpu_seconds_total{i}[$__rate_interval]) / rate(process_cpu_seconds_total{i}[$__rate_interval])`)},
 		{line, "Goroutines", count, "", one("{{instance}}", `go_goroutines{i}`)},

@@ -54,19 +54,64 @@ func (c *call) check(name string) (bool, error) {
 	return err == nil, err
 }
 
-func checkRunning(c *call) error {
-	node, err := c.nodeName()
+// running says whether the node serves clients; announcement has its name.
+func running(announcement string) func(c *call) error {
+	return func(c *call) error {
+		node, err := c.nodeName()
+		if err != nil {
+			return err
+		}
+		c.announce(announcement, node)
+		switch ok, err := c.check("ready-to-serve-clients"); {
+		case err != nil:
+			return err
+		case !ok:
+			return failed(exitUnavailable, "RabbitMQ on node %s is not running or has not fully booted yet (check with is_booting)", node)
+		}
+		return c.say("RabbitMQ on node %s is fully booted and running", node)
+	}
+}
+
+func checkPortListener(c *call) error {
+	port, err := strconv.Atoi(c.args[0])
+	if err != nil {
+		return misused("the port has to be a number: %s", c.args[0])
+	}
+	o, _, err := c.node()
 	if err != nil {
 		return err
 	}
-	c.announce("Checking if RabbitMQ is running on node %s ...", node)
-	switch ok, err := c.check("ready-to-serve-clients"); {
-	case err != nil:
-		return err
-	case !ok:
-		return failed(exitUnavailable, "RabbitMQ on node %s is not running or has not fully booted yet (check with is_booting)", node)
+	c.announce("Asking node %s if there's an active listener on port %d ...", o.Node, port)
+	var ports []int
+	for _, l := range o.Listeners {
+		ports = append(ports, l.Port)
 	}
-	return c.say("RabbitMQ on node %s is fully booted and running", node)
+	slices.Sort(ports)
+	if ports = slices.Compact(ports); slices.Contains(ports, port) {
+		return c.say("A listener for port %d is running on node %s.", port, o.Node)
+	}
+	return &failure{status: exitUnavailable, bare: true, text: fmt.Sprintf(
+		"No listener for port %d is active on node %s. Found listeners that use the following ports: %s",
+		port, o.Node, strings.Trim(strings.ReplaceAll(fmt.Sprint(ports), " ", ", "), "[]"))}
+}
+
+func checkProtocolListener(c *call) error {
+	o, _, err := c.node()
+	if err != nil {
+		return err
+	}
+	protocol := c.args[0]
+	c.announce("Asking node %s if there's an active listener for protocol %s ...", o.Node, protocol)
+	var protocols []string
+	for _, l := range o.Listeners {
+		protocols = append(protocols, l.Protocol)
+	}
+	slices.Sort(protocols)
+	if protocols = slices.Compact(protocols); slices.Contains(protocols, protocol) {
+		return c.say("A listener for protocol %s is running on node %s.", protocol, o.Node)
+	}
+	return failed(exitUnavailable, "No listener for protocol %s is active on node %s. Found listeners for the following protocols: %s",
+		protocol, o.Node, strings.Join(protocols, ", "))
 }
 
 func checkLocalAlarms(c *call) error {

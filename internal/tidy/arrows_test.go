@@ -44,13 +44,14 @@ var arrows = map[string][]string{
 
 	// What joins and shows them.
 	"mgmt": {
-		"broker", "broker/auth", "broker/message", "broker/policy", "broker/queue", "frames/table", "mgmt/api", "route",
+		"broker", "broker/auth", "broker/message", "broker/policy", "broker/queue", "frames/table", "journal", "mgmt/api", "pool",
+		"route",
 	},
 	"mgmt/api": {},
 	"tracing":  {"broker"},
 	"server": {
 		"broker", "broker/definitions", "broker/message", "frames/amqp", "frames/fmq1", "internal/vfs",
-		"loop", "mgmt", "session/amqp", "session/fmq1", "tracing",
+		"loop", "mgmt", "session", "session/amqp", "session/fmq1", "tracing",
 	},
 	"": {"server"}, // package firemq
 

@@ -277,7 +277,7 @@ func (s *Session) holdMore(n int64) *broker.Error {
 
 // pauseBacklog is this package's own reason to stop reading, beside the broker's: the client asks
 // for more answers than it reads.
-const pauseBacklog broker.Reason = 1 << 16
+const pauseBacklog = broker.Reason(session.PauseBacklog)
 
 // pushBack stops reading a client that asks for answers, returns and confirms without reading them,
 // until it has read half of the outbox. Deliveries alone are no reason: the broker stops them by itself, and

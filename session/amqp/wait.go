@@ -5,6 +5,7 @@ import (
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/frames/amqp"
+	"github.com/firemq/firemq/session"
 )
 
 // The answer to a declare, bind or delete is kept until the disk has what it promises (see
@@ -33,7 +34,7 @@ func (w *wait) drop() {
 }
 
 // pauseHeld is this package's own reason to stop reading, beside the broker's: frames are held.
-const pauseHeld broker.Reason = 1 << 17
+const pauseHeld = broker.Reason(session.PauseHeld)
 
 // mustWait reports whether a frame is to be held, the first one: because it publishes and may not, or
 // answers are kept.

@@ -60,10 +60,10 @@ const (
 
 // pauseBacklog is this package's own reason to stop reading, beside the broker's: the client asks
 // for more answers than it reads.
-const pauseBacklog broker.Reason = 1 << 16
+const pauseBacklog = broker.Reason(session.PauseBacklog)
 
 // pauseThrottle is a reason for publishes to wait: the client publishes although it was asked not to.
-const pauseThrottle broker.Reason = 1 << 17
+const pauseThrottle = broker.Reason(session.PauseThrottle)
 
 // state is where the connection is in its life.
 type state uint8

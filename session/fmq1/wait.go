@@ -5,6 +5,7 @@ import (
 
 	"github.com/firemq/firemq/broker"
 	wire "github.com/firemq/firemq/frames/fmq1"
+	"github.com/firemq/firemq/session"
 )
 
 // The answer to a request that changes the topology is kept until the disk has what it promises (see
@@ -32,7 +33,7 @@ func (w *wait) drop() {
 }
 
 // pauseHeld is another reason of this package to stop reading: frames are held.
-const pauseHeld broker.Reason = 1 << 18
+const pauseHeld = broker.Reason(session.PauseHeld)
 
 // mustWait reports whether a frame is to be held, the first one: because it publishes and may not, or
 // answers are kept.

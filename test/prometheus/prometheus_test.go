@@ -110,7 +110,7 @@ func TestLint(t *testing.T) {
 	defer stop()
 	detailed := ""
 	for _, f := range strings.Fields(`connection_churn_metrics node_coarse_metrics node_metrics node_persister_metrics
-		auth_attempt_metrics queue_coarse_metrics queue_consumer_count queue_metrics queue_delivery_metrics channel_metrics
+		auth_attempt_metrics auth_attempt_detailed_metrics queue_coarse_metrics queue_consumer_count queue_metrics queue_delivery_metrics channel_metrics
 		channel_exchange_metrics channel_queue_metrics connection_coarse_metrics connection_metrics exchange_metrics
 		vhost_status exchange_names exchange_bindings`) {
 		detailed += "&family=" + f
