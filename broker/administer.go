@@ -63,6 +63,7 @@ func (*silent) Flush()         {}
 func (*silent) Writable() bool { return true }
 func (*silent) Pause(Reason)   {}
 func (*silent) Resume(Reason)  {}
+func (*silent) Careful(bool)   {}
 func (*silent) Close(*Error)   {}
 func (*silent) Answered()      {}
 func (*silent) Late(*Channel)  {}

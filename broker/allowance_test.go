@@ -47,3 +47,69 @@ func TestPublishersWaitForTheirAllowance(t *testing.T) {
 	b.Allow(Unlimited)
 	eventually(false)
 }
+
+// When a read of each connection that publishes would be more than is left, those are read with care, and a read of
+// each is kept back before.
+func TestReadsAreCarefulWhenMemoryIsShort(t *testing.T) {
+	now := int64(1000)
+	b := memoryBroker(t, Options{OnGrowth: func() {}, Now: func() int64 { return now }})
+	publishers := []*client{connect(t, b), connect(t, b), connect(t, b)}
+	consumer := connect(t, b)
+	publishers[0].declare(QueueDeclare{Name: "q"})
+	const reserve = 3 * wholeRead
+	cares := func(want bool) {
+		t.Helper()
+		for _, c := range publishers {
+			if c.peer.careful != want {
+				t.Errorf("careful %t", !want)
+			}
+		}
+		if consumer.peer.careful {
+			t.Error("who does not publish is read with care")
+		}
+	}
+	check := func(room int64, careful bool, allowed int64) {
+		t.Helper()
+		now += 100
+		b.Allow(room)
+		if got := b.allowance.Load(); got != allowed {
+			t.Errorf("%d may be published of %d, want %d", got, room, allowed)
+		}
+		cares(careful)
+		for _, c := range publishers {
+			c.publish("", "q", "")
+			c.end()
+		}
+		consumer.get("q")
+		cares(careful)
+	}
+	check(10*reserve, false, 10*reserve) // nobody had published yet
+	check(10*reserve, false, 9*reserve)
+	check(2*reserve, false, reserve)
+	check(2*reserve-1, true, 2*reserve-1)
+	check(carefulFor*reserve-1, true, carefulFor*reserve-1)
+	// An alarm, during which nothing is granted, changes nothing.
+	b.SetAlarm(true, false)
+	b.Allow(Unlimited)
+	cares(true)
+	b.SetAlarm(false, false)
+	check(carefulFor*reserve-1, true, carefulFor*reserve-1)
+	check(carefulFor*reserve, false, (carefulFor-1)*reserve)
+	// Who comes later is told when it publishes, and those that have gone quiet are forgotten.
+	check(1, true, 1)
+	late := connect(t, b)
+	if late.publish("", "q", ""); late.peer.careful {
+		t.Error("careful before it published")
+	}
+	if late.end(); !late.peer.careful {
+		t.Error("who comes later is not read with care")
+	}
+	for range 3 {
+		now += bringersFor
+		b.Allow(wholeRead)
+	}
+	cares(false)
+	if late.peer.careful || b.tight.on.Load() {
+		t.Error("it stays tight for nobody")
+	}
+}

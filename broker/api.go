@@ -59,6 +59,8 @@ type Peer interface {
 	// acks may be what makes room. For a reason that is not in PausePublish nothing is read any more.
 	Pause(r Reason)
 	Resume(r Reason)
+	// Careful has little of the connection read at once from now on, or again as much as there is: memory is short.
+	Careful(on bool)
 	// Close ends the connection from the broker's side with this reason, after telling the
 	// client in its protocol. Any goroutine.
 	Close(e *Error)

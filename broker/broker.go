@@ -113,6 +113,7 @@ type Broker struct {
 	// allowance is how many bytes may still be published before memory is looked at again, see Allow. Any
 	// goroutine.
 	allowance atomic.Int64
+	tight     tightness
 
 	room room
 	pace pace
@@ -280,6 +281,7 @@ func prepare(o Options) *Broker {
 	b.SetConsumerTimeout(o.ConsumerTimeout)
 	b.users.SetLoopbackUsers(o.LoopbackUsers...)
 	b.allowance.Store(Unlimited)
+	b.tight.window.Store(2) // no connection has published yet
 	b.room.left.Store(Unlimited)
 	b.room.declared.Store(Unlimited)
 	b.pace.start = time.Now()

@@ -23,6 +23,7 @@ type testPeer struct {
 	staged   bool
 	flushes  int
 	paused   Reason
+	careful  bool
 	answered atomic.Int64
 	late     atomic.Int64
 	closedBy *Error
@@ -40,6 +41,7 @@ func (p *testPeer) Flush()          { p.mu.Lock(); p.flushes++; p.mu.Unlock() }
 func (p *testPeer) Writable() bool  { return !p.full }
 func (p *testPeer) Pause(r Reason)  { p.paused |= r }
 func (p *testPeer) Resume(r Reason) { p.paused &^= r }
+func (p *testPeer) Careful(on bool) { p.careful = on }
 func (p *testPeer) Answered()       { p.answered.Add(1) }
 func (p *testPeer) Late(*Channel)   { p.late.Add(1) }
 func (p *testPeer) Close(e *Error) {

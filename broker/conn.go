@@ -98,6 +98,9 @@ type Conn struct {
 	alarmMu sync.Mutex
 	blocked Reason // guarded by alarmMu
 
+	brought atomic.Uint32 // the last window in which it published, see tightness
+	careful atomic.Bool   // it is read with care; changed under alarmMu
+
 	starved atomic.Bool // in room.waiting; any goroutine
 
 	mu        sync.Mutex

@@ -564,6 +564,7 @@ func (ch *Channel) pushBack() {
 	b := ch.conn.b
 	grown := ch.grown
 	ch.grown = 0
+	ch.conn.brings()
 	if b.alarm.Load() != 0 {
 		ch.conn.heed(true)
 		ch.conn.published(grown)

@@ -67,6 +67,7 @@ func (p *client) Pause(r broker.Reason) {
 }
 
 func (p *client) Resume(r broker.Reason) { p.paused.And(^uint32(r)) }
+func (p *client) Careful(bool)           {}
 
 func (p *client) Close(e *broker.Error) { p.t.Errorf("closed: %v", e) }
 

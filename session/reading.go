@@ -20,6 +20,7 @@ type Reading struct {
 	alarms  uint32 // reasons that are an alarm's
 	soft    uint32 // reasons that publishes alone wait for
 	reasons atomic.Uint32
+	care    atomic.Bool  // see Careful
 	last    atomic.Int64 // Unix ns when it was last paused or resumed without an alarm; 0: never
 	freed   atomic.Bool
 }
@@ -57,16 +58,24 @@ func (r *Reading) Resume(reasons uint32) (was uint32) {
 	return was
 }
 
+// Careful has little read at once, or again as the reasons have it: memory is short.
+func (r *Reading) Careful(on bool) {
+	r.care.Store(on)
+	r.take()
+}
+
 // take has little or much read at once, as the reasons are when it returns.
 func (r *Reading) take() {
 	for {
-		little := r.PublishesWait()
+		little := r.little()
 		r.out.ReadLittle(little)
-		if r.PublishesWait() == little {
+		if r.little() == little {
 			return
 		}
 	}
 }
+
+func (r *Reading) little() bool { return r.PublishesWait() || r.care.Load() }
 
 // PublishesWait reports whether there is a reason that publishes wait for.
 func (r *Reading) PublishesWait() bool { return r.reasons.Load()&r.soft != 0 }

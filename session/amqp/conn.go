@@ -601,6 +601,9 @@ func (p *peer) Resume(r broker.Reason) {
 	}
 }
 
+// Careful has little of the connection read at once.
+func (p *peer) Careful(on bool) { p.reading.Careful(on) }
+
 // Paused is broker.ConnInfo.Paused.
 func (p *peer) Paused() (broker.Reason, int64) {
 	return broker.Reason(p.reading.Reasons()), p.reading.Last()

@@ -46,6 +46,8 @@ func (p *peer) Pause(r broker.Reason) {
 	}
 }
 
+func (p *peer) Careful(on bool) { (*Session)(p).reading.Careful(on) }
+
 func (p *peer) Resume(r broker.Reason) {
 	s := (*Session)(p)
 	if a := r & broker.PauseAlarm; a != 0 {

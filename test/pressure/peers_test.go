@@ -213,7 +213,7 @@ func TestConfirmsThatAreNotRead(t *testing.T) {
 		publish amqp.BasicPublish
 		props   []byte
 	}{
-		"returned":   {50, false, amqp.BasicPublish{RoutingKey: []byte("nowhere"), Mandatory: true}, []byte{0, 0}},
+		"returned":   {200, false, amqp.BasicPublish{RoutingKey: []byte("nowhere"), Mandatory: true}, []byte{0, 0}},
 		"persistent": {200, true, amqp.BasicPublish{RoutingKey: []byte("one")}, []byte{0x10, 0, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
