@@ -108,6 +108,9 @@ func TestReconnectStorm(t *testing.T) {
 	c.do(t, "open AMQP+channel %d", many)
 	took := time.Since(begin)
 	t.Logf("%d connections dropped at once are back after %s; %.0f messages a second meanwhile", many, took.Round(time.Millisecond), float64(p.passed.Load()-before)/took.Seconds())
+	if took > time.Minute {
+		t.Errorf("they were back after %s", took)
+	}
 	brokertest.Eventually(t, within, "the old connections are gone", func() bool { return files(t, b.Pid()) <= open })
 	p.stop()
 	roundTrip(t, b)

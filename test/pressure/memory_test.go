@@ -39,6 +39,7 @@ func TestMemoryStaysUnderItsLimit(t *testing.T) {
 		"AMQP transient":    {(*load).publishAMQP, true},
 		"FireMQ transient":  {(*load).publishFire, true},
 		"AMQP persistent":   {(*load).publishPersistent, false},
+		"FireMQ persistent": {(*load).publishFirePersistent, false},
 		"AMQP and consumes": {(*load).publishAndConsume, true},
 	} {
 		t.Run(name, func(t *testing.T) { drill(t, c.publish, c.alarm) })
@@ -283,6 +284,14 @@ func (l *load) publishMode(ctx context.Context, i int, mode uint8, also func(*am
 }
 
 func (l *load) publishFire(ctx context.Context, i int) error {
+	return l.publishFireMode(ctx, i, true)
+}
+
+func (l *load) publishFirePersistent(ctx context.Context, i int) error {
+	return l.publishFireMode(ctx, i, false)
+}
+
+func (l *load) publishFireMode(ctx context.Context, i int, transient bool) error {
 	c, err := fire.Dial(ctx, l.broker.FireURL)
 	if err != nil {
 		return err
@@ -290,7 +299,7 @@ func (l *load) publishFire(ctx context.Context, i int) error {
 	defer c.Close()
 	p := c.NewPublisher(fire.PublisherOptions{})
 	for seq := int64(0); !l.stop.Load(); seq++ {
-		if err := p.Publish(ctx, fire.Message{Key: "load", Body: body(i, seq), Transient: true}); err != nil {
+		if err := p.Publish(ctx, fire.Message{Key: "load", Body: body(i, seq), Transient: transient}); err != nil {
 			return err
 		}
 		l.published[i].Add(1)

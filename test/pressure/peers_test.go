@@ -365,7 +365,11 @@ func TestMillionUnacked(t *testing.T) {
 	if ready, unacked := counts(); ready != 0 || unacked != n || last != n {
 		t.Fatalf("%v ready, %v unacknowledged, the last tag is %d", ready, unacked, last)
 	}
-	t.Logf("%d MiB resident", rss(b.Pid())>>20)
+	resident := rss(b.Pid())
+	t.Logf("%d MiB resident", resident>>20)
+	if most := int64(n * 500); resident > most {
+		t.Errorf("%d bytes resident, want %d at most", resident, most)
+	}
 	if err := ch.Ack(last, true); err != nil {
 		t.Fatal(err)
 	}
@@ -487,6 +491,9 @@ func TestSmallPublisherBesideAFlood(t *testing.T) {
 		quantile(times, 0.5), quantile(times, 0.99), flooded.Load()*60_000>>20, flow)
 	if flooded.Load() == 0 {
 		t.Error("there was no flood")
+	}
+	if median := quantile(times, 0.5); median > 2*time.Second {
+		t.Errorf("the small publisher waits %s for a confirm", median)
 	}
 }
 

@@ -106,6 +106,9 @@ func TestStopUnderLoad(t *testing.T) {
 	begin = time.Now()
 	b = brokertest.Start(t, brokertest.Options{Data: dir})
 	restart := time.Since(begin)
+	if restart > 10*time.Second {
+		t.Errorf("ready again after %s", restart)
+	}
 	ch := dialAMQP(t, b.AMQPURL)
 	q, err := ch.QueueDeclarePassive("load", true, false, false, false, nil)
 	if err != nil {
