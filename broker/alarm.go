@@ -23,6 +23,9 @@ func (b *Broker) SetAlarm(memory, disk bool) {
 	}
 }
 
+// Alarmed reports whether an alarm holds. Any goroutine.
+func (b *Broker) Alarmed() bool { return b.alarm.Load() != 0 }
+
 // allConns lists all connections, the broker's own too.
 func (b *Broker) allConns() []*Conn {
 	b.connMu.Lock()
@@ -75,18 +78,24 @@ func (b *Broker) AllowLate(n int64) {
 }
 
 // MayPublish reports whether the connection may publish although an alarm holds: what comes now may have been
-// on its way when the client was told. While too much waits for the disk, or memory is to be read first, it may
+// on its way when the client was told, unless it came during the alarm. While too much waits for the disk, or memory is to be read first, it may
 // not. By the connection's reader.
 func (c *Conn) MayPublish() bool {
 	b := c.b
 	if b.alarm.Load() == 0 || b.late.Load() <= 0 || b.allowance.Load() <= 0 || c.quiet {
 		return false
 	}
-	if b.journal != nil && b.journal.Pending() > journalHigh {
+	if b.journal != nil && b.journal.Pending() > journalHigh || c.born != 0 && c.born == b.alarms.Load() {
 		return false
 	}
 	return c.lateOf != b.alarms.Load() || c.lateSum < lateMost
 }
+
+// Newcomer reports whether the connection was made during an alarm. Any goroutine.
+func (c *Conn) Newcomer() bool { return c.born != 0 }
+
+// Heed tells the peer of the alarm, if one holds still, before a newcomer's first publish. By the connection's reader.
+func (c *Conn) Heed() { c.heed(true) }
 
 // MayFinish reports whether n bytes more of a message may come whose start was taken, although what the
 // connection publishes must wait: without the rest of it nothing behind it can be read. By the connection's reader.

@@ -90,8 +90,9 @@ type Conn struct {
 	indulged int64
 	share    int64 // bytes published while the journal was behind
 
-	since int64 // Unix ms of the login; immutable
-	all   bool  // every permission (see Administer); immutable
+	since int64  // Unix ms of the login; immutable
+	born  uint64 // the alarm that held at the login, by Broker.alarms, 0 for none; immutable
+	all   bool   // every permission (see Administer); immutable
 
 	// alarmMu orders what the peer is told of alarms. Nothing else takes it, so that holding it while
 	// the peer stages and flushes a frame holds up nobody.
@@ -142,6 +143,9 @@ func (b *Broker) connect(u *User, p Peer, info *ConnInfo) (*Conn, *Error) {
 		consumers: make(map[*Consumer]struct{}),
 	}
 	c.turn.b = b
+	if b.alarm.Load() != 0 {
+		c.born = b.alarms.Load()
+	}
 	if e := b.HoldGuest(&c.held, PropertiesMemory(info.Properties)); e != nil {
 		return nil, e
 	}

@@ -60,7 +60,7 @@ func (c *Conn) Transfer(a *Transfer) (Transferred, *Error) {
 	if x.from, err = c.readable(a.Queue); err != nil {
 		return r, err
 	}
-	if a.Deed != Delete && (c.b.alarm.Load() != 0 || c.b.journal != nil && c.b.journal.Low()) {
+	if a.Deed != Delete && (c.b.Alarmed() || c.b.journal != nil && c.b.journal.Low()) {
 		return r, refuse(ResourceError, "the broker is low on memory or disk: it takes no messages")
 	}
 	if a.Deed == Copy || a.Deed == Move {

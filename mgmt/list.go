@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/firemq/firemq/mgmt/api"
 )
 
@@ -83,17 +85,10 @@ func plain[T any](r *request, items []T) error {
 func itself[T any](item *T) T { return *item }
 
 // items answers with a list.
-func (r *request) items(list []byte) error {
-	r.SetContentType("application/json")
-	r.Response.Header.Set("Cache-Control", "no-cache")
-	r.Response.SetBodyRaw(list)
-	return nil
-}
+func (r *request) items(list []byte) error { return r.send(fasthttp.StatusOK, list) }
 
 // page answers with a page: the columns are those of its items.
 func (r *request) page(p any) error {
-	r.SetContentType("application/json")
-	r.Response.Header.Set("Cache-Control", "no-cache")
 	var c columns
 	if items := parseColumns(r.query("columns")); items != nil {
 		c = columns{"items": items}
@@ -101,8 +96,7 @@ func (r *request) page(p any) error {
 			c[k] = nil
 		}
 	}
-	r.Response.SetBodyRaw(encode(nil, p, c))
-	return nil
+	return r.send(fasthttp.StatusOK, encode(nil, p, c))
 }
 
 func (r *request) pageOf() (page, size int, err error) {

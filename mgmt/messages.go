@@ -63,6 +63,9 @@ func publish(r *request) error {
 	if err != nil {
 		return err
 	}
+	if r.s.opt.Broker.Alarmed() {
+		return r.unavailable("The broker is low on memory or disk: it takes no messages")
+	}
 	out := &outcome{settled: make(chan *broker.Error, 1)}
 	return r.act(func(c *broker.Conn) error {
 		ch, e := c.Open(1, out)

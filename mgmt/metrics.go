@@ -81,6 +81,14 @@ func (s *Server) serveMetrics(c *fasthttp.RequestCtx, path string) {
 		c.Error("Unknown Registry", fasthttp.StatusNotFound)
 		return
 	}
+	if o := s.opt.Broker.Objects(); g.objects {
+		socket := c.Conn().(*conn)
+		if n := int64(o.Queues+o.Connections+o.Channels) * rowBytes; n > freeBytes && !s.answers.take(&socket.answer, n) {
+			c.Response.Header.Set("Retry-After", "1")
+			c.Error("other scrapes are not read\n", fasthttp.StatusServiceUnavailable)
+			return
+		}
+	}
 	c.SetContentType("text/plain; version=0.0.4; charset=utf-8")
 	c.Response.Header.Set("Vary", "Accept-Encoding")
 	a := &scrape{s: s, g: g, packed: c.Request.Header.HasAcceptEncoding("gzip")}
@@ -89,6 +97,9 @@ func (s *Server) serveMetrics(c *fasthttp.RequestCtx, path string) {
 	}
 	c.SetBodyStream(a, -1)
 }
+
+// rowBytes is about what a scrape keeps of an object that it shows, until its reader has it.
+const rowBytes = 512
 
 // scrape is the body of an answer. It is written straight to the connection: a reader between them would take a
 // goroutine, a copy, and a gzip block for each 4 KiB.

@@ -79,13 +79,15 @@ func (s *Server) share(of int64) func() int64 {
 	}
 }
 
-// errBusy is the answer of a request that has to wait for others.
-var errBusy = failed(fasthttp.StatusServiceUnavailable, "service_unavailable", "Large requests of others take the memory there is for them: try again")
-
-// busy is errBusy with the time after which to try again.
+// busy is the answer of a request that has to wait for others.
 func (r *request) busy() error {
+	return r.unavailable("Large requests of others take the memory there is for them: try again")
+}
+
+// unavailable has the client try again later.
+func (r *request) unavailable(reason string) error {
 	r.Response.Header.Set("Retry-After", "1")
-	return errBusy
+	return failed(fasthttp.StatusServiceUnavailable, "service_unavailable", reason)
 }
 
 func tooLarge(most int) error {

@@ -94,7 +94,11 @@ const challenge = `Basic realm="RabbitMQ Management"`
 func (r *request) ok(v any) error { return r.answer(fasthttp.StatusOK, v) }
 
 func (r *request) answer(status int, v any) error {
-	p := encode(nil, v, parseColumns(r.query("columns")))
+	return r.send(status, encode(nil, v, parseColumns(r.query("columns"))))
+}
+
+// send answers with JSON.
+func (r *request) send(status int, p []byte) error {
 	if c := r.socket(); len(p) > freeBytes && !r.s.answers.take(&c.answer, int64(len(p))) {
 		return r.busy() // others do not read theirs
 	}

@@ -249,7 +249,7 @@ const keptShare = 32
 
 // keptRoom is what may be declared, bound, opened or consumed from at a limit, 0 for none, with so much resident.
 func keptRoom(limit, resident int64) int64 {
-	if limit == 0 {
+	if limit <= nothing {
 		return broker.Unlimited
 	}
 	return max(0, limit+limit/keptShare-resident)
@@ -258,8 +258,11 @@ func keptRoom(limit, resident int64) int64 {
 // declaredShare is the part of the limit that queues, exchanges and bindings may take: 1/2.
 const declaredShare = 2
 
+// nothing is the limit by which an administrator has all publishers wait, and nobody else.
+const nothing = 1
+
 func declaredRoom(limit int64) int64 {
-	if limit == 0 {
+	if limit <= nothing {
 		return broker.Unlimited
 	}
 	return limit / declaredShare

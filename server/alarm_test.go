@@ -62,6 +62,7 @@ const mb = 1000 * 1000
 func TestRoomBesideMessages(t *testing.T) {
 	for _, c := range []struct{ limit, resident, kept, declared int64 }{
 		{0, 500 * mb, broker.Unlimited, broker.Unlimited},
+		{nothing, 500 * mb, broker.Unlimited, broker.Unlimited},
 		{320 * mb, 100 * mb, 230 * mb, 160 * mb},
 		{320 * mb, 320 * mb, 10 * mb, 160 * mb},
 		{320 * mb, 327 * mb, 3 * mb, 160 * mb},

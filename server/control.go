@@ -90,7 +90,7 @@ func (s *Server) SetMemoryLimit(size string, fraction float64) error {
 		return fmt.Errorf("memory: %w", err)
 	}
 	if size == "" {
-		bytes = max(1, bytes)
+		bytes = max(nothing, bytes)
 	}
 	s.alarms.setLimits(MemoryLimit{Bytes: bytes}, s.Resources().DiskFreeLimit)
 	s.limitUnfinished()

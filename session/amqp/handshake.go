@@ -260,6 +260,7 @@ func (s *Session) openVHost(args []byte) {
 	}
 	s.conn = conn
 	s.peer.conn.Store(conn)
+	s.wait.newcomer = conn.Newcomer()
 	s.state = running
 	s.setLimit(0)
 	s.quiet.Store(0)

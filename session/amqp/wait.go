@@ -17,6 +17,8 @@ import (
 // they are bounded by one read and a frame; and a connection whose publishes must wait is read little by little.
 type wait struct {
 	// Owned by the connection's reader.
+	newcomer bool // it has not published yet, and came during an alarm, which may still hold
+
 	on    bool   // frames are held, or an error is, or the rest of a frame is not read
 	stop  bool   // because publishes must wait, and not for answers
 	held  []byte // whole frames
@@ -39,11 +41,15 @@ const pauseHeld = broker.Reason(session.PauseHeld)
 // mustWait reports whether a frame is to be held, the first one: because it publishes and may not, or
 // answers are kept.
 func (s *Session) mustWait(f amqp.Frame) bool {
-	return s.conn != nil && (s.peer.reading.PublishesWait() || s.conn.Kept()) && s.holdsBack(f)
+	return s.conn != nil && (s.wait.newcomer || s.peer.reading.PublishesWait() || s.conn.Kept()) && s.holdsBack(f)
 }
 
 // holdsBack is mustWait where there is something to wait for.
 func (s *Session) holdsBack(f amqp.Frame) bool {
+	if s.wait.newcomer && publishes(f) {
+		s.wait.newcomer = false
+		s.conn.Heed() // whose client is told at its first publish
+	}
 	if s.peer.reading.PublishesWait() && publishes(f) && !s.conn.MayPublish() && (f.Type == amqp.FrameMethod || !s.conn.MayFinish(len(f.Payload))) {
 		s.wait.stop = true
 		return true

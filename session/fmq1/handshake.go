@@ -83,6 +83,7 @@ func (s *Session) hello(f wire.Frame) {
 		return
 	}
 	s.conn.Store(conn)
+	s.wait.newcomer = conn.Newcomer()
 	s.user, s.vhost = user.Name(), m.VHost
 	if s.ch, e = conn.Open(1, (*sink)(s)); e != nil {
 		s.fatal(0, refused(e))

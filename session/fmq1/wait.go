@@ -17,6 +17,8 @@ import (
 // bounded by one read and a frame; and a connection whose publishes must wait is read little by little.
 type wait struct {
 	// Owned by the connection's reader.
+	newcomer bool // it has not published yet, and came during an alarm, which may still hold
+
 	on    bool   // frames are held, or the rest of one is not read
 	stop  bool   // because publishes must wait, and not for answers
 	held  []byte // whole frames
@@ -38,11 +40,18 @@ const pauseHeld = broker.Reason(session.PauseHeld)
 // mustWait reports whether a frame is to be held, the first one: because it publishes and may not, or
 // answers are kept.
 func (s *Session) mustWait(f wire.Frame) bool {
-	return s.state == open && (s.reading.PublishesWait() || s.conn.Load().Kept()) && s.holdsBack(f)
+	return s.state == open && (s.wait.newcomer || s.reading.PublishesWait() || s.conn.Load().Kept()) && s.holdsBack(f)
 }
 
 // holdsBack is mustWait where there is something to wait for.
 func (s *Session) holdsBack(f wire.Frame) bool {
+	if s.wait.newcomer && f.Op == wire.OpPublish {
+		s.wait.newcomer = false
+		s.pause(pauseThrottle)
+		if s.alarm.Load() == 0 {
+			s.resume(pauseThrottle)
+		}
+	}
 	if f.Op == wire.OpPublish && s.stopped() {
 		s.wait.stop = true
 		return true

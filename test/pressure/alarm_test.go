@@ -5,6 +5,7 @@ package pressure
 import (
 	"context"
 	"encoding/binary"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -316,4 +317,70 @@ func (s *solo) acknowledge(until func() bool) {
 func (s *solo) all() {
 	s.t.Helper()
 	s.acknowledge(func() bool { return uint64(len(s.got)) == s.seq })
+}
+
+// Who comes during an alarm publishes nothing, however often it comes: not its first message either.
+func TestNewcomersWaitForTheEndOfAnAlarm(t *testing.T) {
+	b := brokertest.Start(t, brokertest.Options{Data: t.TempDir(), Flags: []string{"--disk-free-limit", "1000TB"}})
+	ch := dialAMQP(t, b.AMQPURL)
+	if _, err := ch.QueueDeclare("q", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	const waits = 200 * time.Millisecond
+	for range 2 {
+		c, err := amqp091.Dial(b.AMQPURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocked := c.NotifyBlocked(make(chan amqp091.Blocking, 1))
+		ch, err := c.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.Confirm(false); err != nil {
+			t.Fatal(err)
+		}
+		acks := ch.NotifyPublish(make(chan amqp091.Confirmation, 1))
+		if err := ch.Publish("", "q", false, false, amqp091.Publishing{Body: []byte("AMQP")}); err != nil {
+			t.Fatal(err)
+		}
+		if told := <-blocked; !told.Active {
+			t.Error("it is told that it may publish")
+		}
+		select {
+		case a := <-acks:
+			t.Errorf("answered with %+v", a)
+		case <-time.After(waits):
+		}
+		go c.Close() // which is not answered
+
+		ctx, cancel := context.WithTimeout(t.Context(), waits)
+		f, err := fire.Dial(ctx, b.FireURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := f.NewPublisher(fire.PublisherOptions{})
+		if err := p.Publish(ctx, fire.Message{Key: "q", Body: []byte("FireMQ")}); err == nil && p.Flush(ctx) == nil {
+			t.Error("confirmed over the FireMQ protocol")
+		}
+		cancel()
+		f.Close()
+	}
+	req, err := http.NewRequest("POST", b.HTTPURL+"/api/exchanges/%2F/amq.default/publish",
+		strings.NewReader(`{"properties":{},"routing_key":"q","payload":"HTTP","payload_encoding":"string"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetBasicAuth("guest", "guest")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("over HTTP: status %d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	if q, err := ch.QueueDeclarePassive("q", true, false, false, false, nil); err != nil || q.Messages != 0 {
+		t.Errorf("%d messages, %v", q.Messages, err)
+	}
 }
