@@ -113,6 +113,7 @@ func (ch *Channel) Close() {
 	ch.flush()
 	ch.ops = ch.ops[:0]
 	ch.rollback()
+	t.bury() // what queues did not take of it is there before what it holds comes back
 	consumers := ch.consumers()
 	for _, c := range consumers {
 		c.started.Store(false) // none takes over from another of them
