@@ -2,6 +2,7 @@ package broker
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -51,8 +52,9 @@ func TestPublishersWaitForTheirAllowance(t *testing.T) {
 // When a read of each connection that publishes would be more than is left, those are read with care, and a read of
 // each is kept back before.
 func TestReadsAreCarefulWhenMemoryIsShort(t *testing.T) {
-	now := int64(1000)
-	b := memoryBroker(t, Options{OnGrowth: func() {}, Now: func() int64 { return now }})
+	var now atomic.Int64
+	now.Store(1000)
+	b := memoryBroker(t, Options{OnGrowth: func() {}, Now: now.Load})
 	publishers := []*client{connect(t, b), connect(t, b), connect(t, b)}
 	consumer := connect(t, b)
 	publishers[0].declare(QueueDeclare{Name: "q"})
@@ -70,7 +72,7 @@ func TestReadsAreCarefulWhenMemoryIsShort(t *testing.T) {
 	}
 	check := func(room int64, careful bool, allowed int64) {
 		t.Helper()
-		now += 100
+		now.Add(100)
 		b.Allow(room)
 		if got := b.allowance.Load(); got != allowed {
 			t.Errorf("%d may be published of %d, want %d", got, room, allowed)
@@ -105,7 +107,7 @@ func TestReadsAreCarefulWhenMemoryIsShort(t *testing.T) {
 		t.Error("who comes later is not read with care")
 	}
 	for range 3 {
-		now += bringersFor
+		now.Add(bringersFor)
 		b.Allow(wholeRead)
 	}
 	cares(false)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -48,7 +49,13 @@ type span struct {
 
 func collect(t testing.TB) *collector {
 	c := &collector{t: t, changed: make(chan struct{})}
-	s := httptest.NewServer(c)
+	s := httptest.NewUnstartedServer(c)
+	// Not the address of the brokers of other tests: a client of one that was stopped may still ask at its port.
+	if l, err := net.Listen("tcp", "127.0.0.2:0"); err == nil {
+		s.Listener.Close()
+		s.Listener = l
+	}
+	s.Start()
 	t.Cleanup(s.Close)
 	c.url = s.URL + "/v1/traces"
 	return c
