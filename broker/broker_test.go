@@ -22,7 +22,8 @@ type testPeer struct {
 	full     bool // not writable
 	staged   bool
 	flushes  int
-	paused   Reason
+	pauseMu  sync.Mutex
+	paused   Reason // changed under pauseMu, like the next one
 	careful  bool
 	answered atomic.Int64
 	late     atomic.Int64
@@ -39,9 +40,9 @@ func (p *testPeer) Unlock() bool {
 }
 func (p *testPeer) Flush()          { p.mu.Lock(); p.flushes++; p.mu.Unlock() }
 func (p *testPeer) Writable() bool  { return !p.full }
-func (p *testPeer) Pause(r Reason)  { p.paused |= r }
-func (p *testPeer) Resume(r Reason) { p.paused &^= r }
-func (p *testPeer) Careful(on bool) { p.careful = on }
+func (p *testPeer) Pause(r Reason)  { p.pauseMu.Lock(); p.paused |= r; p.pauseMu.Unlock() }
+func (p *testPeer) Resume(r Reason) { p.pauseMu.Lock(); p.paused &^= r; p.pauseMu.Unlock() }
+func (p *testPeer) Careful(on bool) { p.pauseMu.Lock(); p.careful = on; p.pauseMu.Unlock() }
 func (p *testPeer) Answered()       { p.answered.Add(1) }
 func (p *testPeer) Late(*Channel)   { p.late.Add(1) }
 func (p *testPeer) Close(e *Error) {
