@@ -243,11 +243,15 @@ func (r *Resources) lateRoom(disk bool) int64 {
 	return max(room/2, 0)
 }
 
+// nothing is the limit by which an administrator has all publishers wait, and nobody else.
+const nothing = 1
+
 // keptShare is how much goes beyond the limit for what is not messages: 1/32 of it. Consumers that come to end an alarm
 // are not kept out.
 const keptShare = 32
 
-// keptRoom is what may be declared, bound, opened or consumed from at a limit, 0 for none, with so much resident.
+// keptRoom is what may be declared, bound, opened or consumed from at a limit, 0 for none, with so
+// much resident.
 func keptRoom(limit, resident int64) int64 {
 	if limit <= nothing {
 		return broker.Unlimited
@@ -257,9 +261,6 @@ func keptRoom(limit, resident int64) int64 {
 
 // declaredShare is the part of the limit that queues, exchanges and bindings may take: 1/2.
 const declaredShare = 2
-
-// nothing is the limit by which an administrator has all publishers wait, and nobody else.
-const nothing = 1
 
 func declaredRoom(limit int64) int64 {
 	if limit <= nothing {

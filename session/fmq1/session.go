@@ -438,10 +438,15 @@ func (s *Session) pushBack() {
 		}
 	}
 	if s.throttle {
-		s.pause(pauseThrottle)
-		if s.alarm.Load() == 0 {
-			s.resume(pauseThrottle)
-		}
+		s.slow()
+	}
+}
+
+// slow has publishes wait for the end of an alarm, if it holds still.
+func (s *Session) slow() {
+	s.pause(pauseThrottle)
+	if s.alarm.Load() == 0 {
+		s.resume(pauseThrottle)
 	}
 }
 

@@ -47,10 +47,7 @@ func (s *Session) mustWait(f wire.Frame) bool {
 func (s *Session) holdsBack(f wire.Frame) bool {
 	if s.wait.newcomer && f.Op == wire.OpPublish {
 		s.wait.newcomer = false
-		s.pause(pauseThrottle)
-		if s.alarm.Load() == 0 {
-			s.resume(pauseThrottle)
-		}
+		s.slow()
 	}
 	if f.Op == wire.OpPublish && s.stopped() {
 		s.wait.stop = true
