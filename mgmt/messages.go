@@ -92,6 +92,8 @@ func publish(r *request) error {
 		}
 		select {
 		case e = <-out.settled:
+		case <-r.s.quit:
+			return failed(503, "service_unavailable", "the broker stops: the message may be lost")
 		case <-time.After(confirmWait):
 			return fmt.Errorf("no confirm within %s", confirmWait)
 		}
