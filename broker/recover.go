@@ -237,16 +237,13 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 		return r.exchange(c.VHost, c.Exchange)
 	case opDeleteExchange:
 		if x := v.exchanges[c.Name]; x != nil {
-			delete(v.exchanges, x.Name)
-			b.routes.RemoveExchange(v.name, x.Name)
+			b.dropExchange(v, x)
 		}
 	case opDeclareQueue:
 		return r.queue(c.Queue)
 	case opDeleteQueue:
 		if q := v.queues[c.Name]; q != nil {
-			delete(v.queues, c.Name)
-			v.changes++
-			b.routes.RemoveQueue(v.name, c.Name)
+			b.dropQueue(v, q)
 			r.forget(q)
 		}
 	case opBind:
@@ -265,7 +262,6 @@ func (r *recovery) forget(q *Queue) {
 	if old := r.queues[q.id]; old != nil {
 		r.discard(old)
 		delete(r.queues, q.id)
-		delete(r.b.byID, q.id)
 	}
 }
 
