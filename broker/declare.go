@@ -551,8 +551,8 @@ func (c *Conn) bind(r route.Binding, add bool) *Error {
 		}
 	}
 	// To unbind what is not bound is no error, not even where the queue is another connection's.
-	if !r.ToExchange && q != nil && (add || b.bound(&r)) {
-		if e := c.unlocked(q); e != nil {
+	if !r.ToExchange && q != nil {
+		if e := c.unlocked(q); e != nil && (add || b.bound(&r)) {
 			return e
 		}
 	}
