@@ -640,6 +640,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) shutdown(ctx context.Context) error {
 	s.control.Lock() // for good: nothing resumes a broker that stops
 	s.loop.CloseListeners()
+	s.broker.Hurry() // requests over HTTP may wait for the disk
 	if s.http != nil {
 		s.http.Close()
 	}
@@ -663,6 +664,9 @@ func (s *Server) finish(ctx context.Context) error {
 	}
 	if s.certs != nil {
 		s.certs.stop()
+	}
+	if s.broker != nil {
+		s.broker.Hurry() // the saver waits for it
 	}
 	if s.saver != nil {
 		errs = append(errs, s.saver.stop())
