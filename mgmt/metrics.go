@@ -581,7 +581,7 @@ func (s *Server) writeNetwork(e *exposition) {
 	e.one("firemq_network_received_bytes_total", "counter", "Bytes received on all connections, closed ones too", int64(n.Received))
 	e.one("firemq_network_sent_bytes_total", "counter", "Bytes sent on all connections, closed ones too", int64(n.Sent))
 	e.one("firemq_network_writes_total", "counter", "Calls that sent bytes on all connections, closed ones too", int64(n.Writes))
-	e.family("firemq_connection_pauses_total", "counter", "How often reading of a connection was paused, by reason")
+	e.family("firemq_connection_pauses_total", "counter", "How often the publishes of a connection, or all that it sends, had to wait, by reason")
 	for _, p := range n.Pauses {
 		e.int("firemq_connection_pauses_total", labels("reason", p.Reason), int64(p.Count))
 	}

@@ -79,7 +79,7 @@ type SpanStats struct {
 type Network struct {
 	Loops                  []Loop
 	Received, Sent, Writes uint64   // bytes, and calls that sent them
-	Pauses                 []Pauses // why they were not read
+	Pauses                 []Pauses // why they, or their publishes, had to wait
 }
 
 // Loop is an event loop: its turns, and how long they took.
