@@ -33,8 +33,8 @@ func scrape(t *testing.T, c *client, path string) (samples map[string]string, fa
 			continue
 		}
 		if rest, ok := strings.CutPrefix(l, "# HELP "); ok {
-			if !strings.HasPrefix(rest, family+" ") {
-				t.Errorf("%s: not of %s", l, family)
+			if help, ok := strings.CutPrefix(rest, family+" "); !ok || strings.TrimSpace(help) == "" {
+				t.Errorf("%s: not of %s, or empty", l, family)
 			}
 			helped = true
 			continue
@@ -44,9 +44,8 @@ func scrape(t *testing.T, c *client, path string) (samples map[string]string, fa
 			t.Errorf("no sample: %q", l)
 			continue
 		}
-		ours := strings.HasPrefix(m[1], "rabbitmq_") || strings.HasPrefix(m[1], "firemq_")
 		base := strings.NewReplacer("_bucket", "", "_sum", "", "_count", "").Replace(m[1])
-		if ours && m[1] != family && !(families[family] == "histogram" && base == family) {
+		if of := families[family]; m[1] != family && !((of == "histogram" || of == "summary") && base == family) {
 			t.Errorf("%s: among %s", l, family)
 		}
 		if _, twice := samples[m[1]+m[2]]; twice {
