@@ -15,7 +15,7 @@ var arrows = map[string][]string{
 	"internal/tidy":     {},
 
 	// RabbitMQ's command lines.
-	"internal/rabbitmqctl": {"mgmt/api"},
+	"internal/rabbitmqctl": {"broker/auth", "mgmt/api"},
 
 	// What clients and the broker have in common of transports.
 	"internal/websocket": {},
