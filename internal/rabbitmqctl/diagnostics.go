@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,7 +58,25 @@ func (c *call) alarmsAre(none string) error {
 // units are the values of --unit of memory_breakdown, in bytes.
 var units = map[string]float64{"bytes": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 
-// memoryBreakdown says what memory is used for, the largest first.
+// memoryKind is one thing that memory is used for, and its share of all in percent.
+type memoryKind struct {
+	name         string
+	bytes, share float64
+}
+
+// memoryKinds are those of an answer of the API, the largest first.
+func memoryKinds(memory object) (kinds []memoryKind) {
+	total := max(memory.number("total.rss"), 1)
+	for name := range memory {
+		if bytes := memory.number(name); name != "total" && name != "strategy" {
+			kinds = append(kinds, memoryKind{name, bytes, math.Round(1e4*bytes/total) / 100})
+		}
+	}
+	slices.SortFunc(kinds, func(a, b memoryKind) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name)) })
+	return kinds
+}
+
+// memoryBreakdown says what memory is used for.
 func memoryBreakdown(c *call) error {
 	unit := strings.ToLower(cmp.Or(c.options["unit"], "gb"))
 	size, ok := units[unit]
@@ -73,42 +92,19 @@ func memoryBreakdown(c *call) error {
 		return err
 	}
 	c.announce("Reporting memory breakdown on node %s...", node)
-	kinds := object(answer.Memory)
-	total := kinds.number("total.rss")
-	var names []string
-	for k := range kinds {
-		if k != "total" && k != "strategy" {
-			names = append(names, k)
-		}
+	kinds := memoryKinds(answer.Memory)
+	var lines, columns []string
+	var row []any
+	f := fields{}
+	for _, k := range kinds {
+		lines = append(lines, fmt.Sprintf("%s: %s %s (%s%%)", k.name, decimal(k.bytes/size, 4), unit, decimal(k.share, 2)))
+		columns, row = append(columns, k.name+".bytes", k.name+".percentage"), append(row, int64(k.bytes), k.share)
+		f[k.name] = map[string]float64{"bytes": k.bytes, "percentage": k.share}
 	}
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(kinds.number(b), kinds.number(a)), cmp.Compare(a, b))
-	})
-	share := func(k string) float64 {
-		percent, _ := strconv.ParseFloat(strconv.FormatFloat(100*kinds.number(k)/max(total, 1), 'f', 2, 64), 64)
-		return percent
-	}
-	switch c.options["formatter"] {
-	case "json", "json_stream":
-		list := make(map[string]any)
-		for _, k := range names {
-			list[k] = map[string]any{"bytes": kinds.at(k), "percentage": share(k)}
-		}
-		return c.say("%s", compact(list))
-	case "csv":
-		row, columns := []any{}, []string{}
-		for _, k := range names {
-			columns = append(columns, k+".bytes", k+".percentage")
-			row = append(row, kinds.at(k), share(k))
-		}
+	if c.options["formatter"] == "csv" {
 		return c.rows(columns, [][]any{row})
 	}
-	for _, k := range names {
-		if err := c.say("%s: %s %s (%s%%)", k, decimal(kinds.number(k)/size, 4), unit, decimal(share(k), 2)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.result(strings.Join(lines, "\n"), f)
 }
 
 // checkCertificates looks for certificates that end soon.

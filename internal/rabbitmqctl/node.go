@@ -3,7 +3,6 @@ package rabbitmqctl
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -55,7 +54,7 @@ func serverVersion(c *call) error {
 		return err
 	}
 	c.announce("Asking node %s for its RabbitMQ version...", o.Node)
-	return c.say("%s", o.RabbitMQVersion)
+	return c.result(o.RabbitMQVersion, fields{"result": "ok", "value": o.RabbitMQVersion})
 }
 
 // check says whether a health check of the API passes.
@@ -180,14 +179,31 @@ var purposes = map[string]string{
 	"http/prometheus": "Prometheus exporter API over HTTP", "fire": "FireMQ protocol", "fire/ssl": "FireMQ protocol over TLS",
 }
 
-// listenerLines has a line for each listener, which begins with prefix.
-func listenerLines(prefix string, list []api.Listener) (lines []string) {
-	for _, l := range list {
+// listener is a listener as RabbitMQ's tools have it in JSON.
+type listener struct {
+	Node      string `json:"node"`
+	Port      int    `json:"port"`
+	Protocol  string `json:"protocol"`
+	Interface string `json:"interface"`
+	Purpose   string `json:"purpose"`
+}
+
+func listenersOf(list []api.Listener) []listener {
+	all := make([]listener, len(list))
+	for i, l := range list {
 		host := l.IPAddress
 		if strings.Contains(host, ":") {
 			host = "[" + host + "]"
 		}
-		lines = append(lines, fmt.Sprintf("%s: %s, port: %d, protocol: %s, purpose: %s", prefix, host, l.Port, l.Protocol, purposes[l.Protocol]))
+		all[i] = listener{l.Node, l.Port, l.Protocol, host, purposes[l.Protocol]}
+	}
+	return all
+}
+
+// listenerLines has a line for each listener, which begins with prefix.
+func listenerLines(prefix string, list []listener) (lines []string) {
+	for _, l := range list {
+		lines = append(lines, fmt.Sprintf("%s: %s, port: %d, protocol: %s, purpose: %s", prefix, l.Interface, l.Port, l.Protocol, l.Purpose))
 	}
 	return lines
 }
@@ -198,15 +214,8 @@ func showListeners(c *call) error {
 		return err
 	}
 	c.announce("Asking node %s to report its protocol listeners ...", o.Node)
-	if c.machine() {
-		return c.say("%s", compact(map[string]any{"listeners": o.Listeners}))
-	}
-	for _, l := range listenerLines("Interface", o.Listeners) {
-		if err := c.say("%s", l); err != nil {
-			return err
-		}
-	}
-	return nil
+	list := listenersOf(o.Listeners)
+	return c.result(strings.Join(listenerLines("Interface", list), "\n"), fields{"result": "ok", "node": o.Node, "listeners": list})
 }
 
 // number is a value of the API as a float, 0 if it is none.
@@ -264,11 +273,12 @@ func showStatus(c *call) error {
 		return err
 	}
 	uptime := int64(n.number("uptime")) / 1000
+	listeners := listenersOf(o.Listeners)
 	if c.machine() {
 		alarms := append([]string{}, n.alarms()...)
 		return c.say("%s", compact(map[string]any{
-			"pid": n.at("os_pid"), "uptime": uptime, "rabbitmq_version": o.RabbitMQVersion, "product_name": o.ProductName,
-			"product_version": o.ProductVersion, "alarms": alarms, "listeners": o.Listeners, "memory": memory.Memory,
+			"pid": n.number("os_pid"), "log_files": n.at("log_files"), "config_files": n.at("config_files"), "vm_memory_calculation_strategy": "rss", "uptime": uptime, "rabbitmq_version": o.RabbitMQVersion, "product_name": o.ProductName,
+			"product_version": o.ProductVersion, "alarms": alarms, "tags": []string{}, "listeners": listeners, "memory": memory.Memory,
 			"vm_memory_high_watermark_limit": n.at("mem_limit"), "disk_free": n.at("disk_free"), "disk_free_limit": n.at("disk_free_limit"),
 			"file_descriptors": map[string]any{"total_used": n.at("fd_used"), "total_limit": n.at("fd_total")},
 			"totals":           map[string]any{"connection_count": o.ObjectTotals.Connections, "queue_count": o.ObjectTotals.Queues, "virtual_host_count": len(vhosts)},
@@ -277,14 +287,12 @@ func showStatus(c *call) error {
 	}
 	c.section("Runtime", fmt.Sprintf("OS PID: %v", n.at("os_pid")), fmt.Sprintf("Uptime (seconds): %d", uptime), fmt.Sprintf("Is under maintenance?: %t", !serves),
 		"RabbitMQ version: "+o.RabbitMQVersion, fmt.Sprintf("Product: %s %s", o.ProductName, o.ProductVersion), "Node name: "+o.Node)
+	c.section("Plugins", "Enabled plugins:\n\n * "+strings.Join(plugins, "\n * "))
 	c.section("Data directory", fmt.Sprintf("Node data directory: %v", n.at("db_dir")))
 	c.section("Alarms", n.alarms()...)
 	lines := []string{"Total memory used: " + gigabytes(n.number("mem_used")), "Memory high watermark setting: " + gigabytes(n.number("mem_limit")), ""}
-	kinds := object(memory.Memory)
-	for _, k := range slices.Sorted(maps.Keys(kinds)) {
-		if bytes := kinds.number(k); bytes > 0 {
-			lines = append(lines, k+": "+gigabytes(bytes))
-		}
+	for _, k := range memoryKinds(memory.Memory) {
+		lines = append(lines, fmt.Sprintf("%s: %s (%s %%)", k.name, gigabytes(k.bytes), decimal(k.share, 2)))
 	}
 	c.section("Memory", lines...)
 	c.section("File Descriptors", fmt.Sprintf("Total: %v, limit: %v", n.at("fd_used"), n.at("fd_total")),
@@ -292,7 +300,7 @@ func showStatus(c *call) error {
 	c.section("Free Disk Space", "Low free disk space watermark: "+gigabytes(n.number("disk_free_limit")), "Free disk space: "+gigabytes(n.number("disk_free")))
 	c.section("Totals", fmt.Sprintf("Connection count: %d", o.ObjectTotals.Connections), fmt.Sprintf("Queue count: %d", o.ObjectTotals.Queues),
 		fmt.Sprintf("Virtual host count: %d", len(vhosts)))
-	c.section("Listeners", listenerLines("Interface", o.Listeners)...)
+	c.section("Listeners", listenerLines("Interface", listeners)...)
 	return nil
 }
 
@@ -305,7 +313,7 @@ func clusterStatus(c *call) error {
 	if c.machine() {
 		return c.say("%s", compact(map[string]any{
 			"cluster_name": o.ClusterName, "disk_nodes": []string{o.Node}, "ram_nodes": []string{}, "running_nodes": []string{o.Node},
-			"alarms": append([]string{}, n.alarms()...), "partitions": map[string]any{}, "listeners": map[string]any{o.Node: o.Listeners},
+			"alarms": append([]string{}, n.alarms()...), "partitions": map[string]any{}, "listeners": map[string]any{o.Node: listenersOf(o.Listeners)},
 			"versions":           map[string]any{o.Node: map[string]any{"rabbitmq_name": o.ProductName, "rabbitmq_version": o.RabbitMQVersion}},
 			"maintenance_status": map[string]any{o.Node: "not under maintenance"}, "feature_flags": []any{},
 		}))
@@ -317,7 +325,7 @@ func clusterStatus(c *call) error {
 	c.section("Maintenance status", fmt.Sprintf("Node: %s, status: not under maintenance", o.Node))
 	c.section("Alarms", n.alarms()...)
 	c.section("Network Partitions")
-	c.section("Listeners", listenerLines("Node: "+o.Node+", interface", o.Listeners)...)
+	c.section("Listeners", listenerLines("Node: "+o.Node+", interface", listenersOf(o.Listeners))...)
 	c.section("Feature flags")
 	return nil
 }
