@@ -162,7 +162,7 @@ func fine(announced, said string, f fields) func(c *call) error {
 
 // autocomplete lists the commands that begin with a word, or all.
 func autocomplete(c *call) error {
-	for _, k := range slices.Sorted(maps.Keys(c.all())) {
+	for _, k := range Commands(c.tool) {
 		if len(c.args) == 0 || strings.HasPrefix(k, c.args[len(c.args)-1]) {
 			if err := c.say("%s", k); err != nil {
 				return err

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -26,6 +25,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/firemq/firemq/internal/misspelt"
 	"github.com/firemq/firemq/mgmt/api"
 )
 
@@ -273,17 +273,24 @@ func (c *call) has(option string) bool {
 func (c *call) vhost() string { return cmp.Or(c.options["vhost"], "/") }
 
 // find gives a tool's command. All tools but rabbitmq-plugins have each other's, as scripts mix them up.
-func (c *call) find(name string) *command { return c.all()[name] }
-
-// all are the tool's commands by name.
-func (c *call) all() map[string]*command {
-	m := make(map[string]*command, len(commands))
+func (c *call) find(name string) *command {
 	for i := range commands {
-		if k := &commands[i]; (k.tool == Plugins) == (c.tool == Plugins) {
-			m[k.name] = k
+		if k := &commands[i]; k.name == name && (k.tool == Plugins) == (c.tool == Plugins) {
+			return k
 		}
 	}
-	return m
+	return nil
+}
+
+// Commands are the names of a tool's commands, in order.
+func Commands(tool string) (names []string) {
+	for i := range commands {
+		if k := &commands[i]; (k.tool == Plugins) == (tool == Plugins) {
+			names = append(names, k.name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // announce says what is about to be done, but not to programs.
@@ -469,42 +476,12 @@ func (c *call) helpText() string {
 	return b.String()
 }
 
-// didYouMean names the commands that the unknown one may be meant as: those of the fewest typing errors.
+// didYouMean names the command that the unknown one is most like.
 func (c *call) didYouMean(name string) string {
-	var near []string
-	least := 3 // errors, and more are another word
-	for _, k := range slices.Sorted(maps.Keys(c.all())) {
-		switch n := typos(name, k); {
-		case n < least:
-			near, least = []string{k}, n
-		case n == least && near != nil:
-			near = append(near, k)
-		}
+	if meant, ok := misspelt.Meant(name, Commands(c.tool)); ok {
+		return "Did you mean '" + meant + "'?"
 	}
-	if near == nil {
-		return fmt.Sprintf("See '%s help'", c.tool)
-	}
-	return "Did you mean '" + strings.Join(near, "' or '") + "'?"
-}
-
-// typos is how many bytes have to be put in, taken away or replaced to make b of a.
-func typos(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			n := corner
-			if a[i] != b[j] {
-				n = 1 + min(corner, row[j], row[j+1])
-			}
-			corner, row[j+1] = row[j+1], n
-		}
-	}
-	return row[len(b)]
+	return fmt.Sprintf("See '%s help'", c.tool)
 }
 
 // writeFile writes what holds password hashes.
