@@ -46,7 +46,8 @@ type alarms struct {
 
 	mu sync.Mutex
 	// Guarded by mu.
-	stall   error // why the journal cannot write, nil when it can
+	stall   error         // why the journal cannot write, nil when it can
+	forced  broker.Reason // alarms that an administrator has raised
 	r       Resources
 	started bool
 	limited bool // the Go runtime has a limit of ours
@@ -117,6 +118,16 @@ func (m MemoryLimit) of(total int64) int64 {
 		return m.Bytes
 	}
 	return total / 100 * int64(m.Percent)
+}
+
+// force raises alarms whatever there is, or lets the limits decide again. Any goroutine.
+func (a *alarms) force(which broker.Reason, on bool) {
+	a.mu.Lock()
+	if a.forced |= which; !on {
+		a.forced &^= which
+	}
+	a.mu.Unlock()
+	a.poke()
 }
 
 // stalled is journal.Options.OnStall.
@@ -191,9 +202,9 @@ func (a *alarms) sample() (next time.Duration) {
 	a.mu.Lock()
 	r := &a.r
 	r.Memory, r.DiskFree = resident, free
-	r.MemoryAlarm = r.MemoryLimit > 0 && above(resident, r.MemoryLimit, was.MemoryAlarm)
+	r.MemoryAlarm = a.forced&broker.PauseMemory != 0 || r.MemoryLimit > 0 && above(resident, r.MemoryLimit, was.MemoryAlarm)
 	short := known && r.DiskFreeLimit > 0 && below(free, r.DiskFreeLimit, was.DiskAlarm)
-	r.DiskAlarm = short || a.stall != nil
+	r.DiskAlarm = short || a.stall != nil || a.forced&broker.PauseDisk != 0
 	is, stall := *r, a.stall
 	a.mu.Unlock()
 

@@ -109,6 +109,13 @@ func (s *Server) SetDiskFreeLimit(size string, fraction float64) error {
 	return nil
 }
 
+// ForceAlarm raises the alarm of memory or of the disk although nothing is short, as tests of clients want it, until it
+// is called again or the next start: then the limits decide. Any goroutine.
+func (s *Server) ForceAlarm(which broker.Reason, on bool) {
+	s.log.Info("an administrator decides about an alarm", "memory", which&broker.PauseMemory != 0, "disk", which&broker.PauseDisk != 0, "raised", on)
+	s.alarms.force(which, on)
+}
+
 // sizeOrShare is a size or, if that is "", a share of the machine's memory.
 func (s *Server) sizeOrShare(size string, fraction float64) (int64, error) {
 	if size != "" {
