@@ -253,11 +253,14 @@ func (c *Consumer) Room() (n uint64, shared any) {
 	if c.NoAck {
 		return queue.Unlimited, nil
 	}
-	most := c.ch.conn.b.opt.tuning.maxUnacked
-	if limit := c.ch.limit.Load(); limit > 0 {
-		most = min(most, limit)
+	ch := c.ch
+	most := ch.conn.b.opt.tuning.maxUnacked
+	if limit := ch.limit.Load(); limit > 0 && limit < most {
+		most = limit
+	} else if ch.inflight.Load() >= most {
+		ch.crowded.Store(true) // as in Reserve
 	}
-	return uint64(max(0, most-c.ch.inflight.Load())), c.ch
+	return uint64(max(0, most-ch.inflight.Load())), ch
 }
 
 // maxUnacked is how many deliveries of a channel may wait for their settlement, whatever its prefetch
