@@ -905,11 +905,7 @@ func (c *client) connection(kind, line string) {
 // broker has to say about it has come.
 func (p *player) settle() {
 	p.fenceChannels()
-	rounds := 2
-	if p.canary != nil {
-		rounds = 4 // a dead letter of one queue may be on its way into a quorum queue
-	}
-	for range rounds {
+	for range 2 {
 		if len(p.queues) > 0 {
 			p.fenceQueues()
 			if p.canary != nil {

@@ -201,7 +201,7 @@ func generate(seed uint64) *script {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
 	g.timed, g.settles = g.chance(2), g.chance(2)
 	if g.quorum = -1; g.chance(8) {
-		g.quorum, g.getting, g.timed = g.IntN(queues), g.chance(2), false
+		g.quorum, g.getting, g.timed = 0, g.chance(2), false // nobody's dead letters go to the first one
 	}
 	for i := range queues {
 		g.exclusive[i] = g.chance(12) && i != g.quorum
@@ -339,7 +339,7 @@ func (g *generator) quorumQueue(i int) string {
 	if g.chance(5) {
 		args += " x-message-ttl=I60000"
 	}
-	if i+1 < queues && !g.chance(3) {
+	if !g.chance(3) {
 		args += fmt.Sprintf(` x-dead-letter-exchange=S"" x-dead-letter-routing-key=S"q%d"`, i+1)
 	}
 	return fmt.Sprintf(`queue.declare queue="q%d" durable arguments={%s}`, i, args)
