@@ -589,7 +589,7 @@ func lowOn(r broker.Reason) string {
 	case broker.PauseDisk:
 		return "low on disk"
 	}
-	return "low on memory & disk"
+	return "low on disk & memory"
 }
 
 // Resume takes reasons of Pause back; the client is told when no alarm is left, and what waited is looked at.
