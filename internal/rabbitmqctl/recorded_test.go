@@ -78,7 +78,7 @@ func TestRecorded(t *testing.T) {
 
 // asks says whether a line of the file is none of an answer.
 func asks(line string) bool {
-	kind, _, _ := strings.Cut(line, " ")
+	kind, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 	return slices.Contains([]string{"$", "~", "#", "PUT", "POST", "DELETE"}, kind)
 }
 
@@ -102,11 +102,14 @@ func rewrite(t *testing.T, content string) {
 				t.Fatal(err)
 			}
 			fmt.Fprintf(&b, "status %d\n", cmd.ProcessState.ExitCode())
+			if kind == "~" {
+				continue
+			}
 			for l := range strings.Lines(plain(out.String())) {
 				b.WriteString("| " + strings.TrimSuffix(l, "\n") + "\n")
 			}
-			for l := range strings.Lines(plain(errs.String())) {
-				b.WriteString("! " + strings.TrimSuffix(l, "\n") + "\n")
+			if first := firstLine(errs.String()); first != "" {
+				b.WriteString("! " + first + "\n")
 			}
 		}
 	}
@@ -182,6 +185,11 @@ func (r result) comparable() string {
 		slices.Sort(lines)
 		return lines
 	}
-	first, _, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(plain(r.err)), "Error:")), "\n")
-	return strings.Join(append(sorted(r.out), "! "+strings.TrimSpace(nodes.ReplaceAllString(first, "NODE"))), "\n")
+	return strings.Join(append(sorted(r.out), "! "+nodes.ReplaceAllString(firstLine(r.err), "NODE")), "\n")
+}
+
+// firstLine is that of an error, without the word.
+func firstLine(s string) string {
+	first, _, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(plain(s)), "Error:")), "\n")
+	return strings.TrimSpace(first)
 }
