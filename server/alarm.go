@@ -42,7 +42,8 @@ type alarms struct {
 	allow func(granted)           // what may be published and made until the next reading
 	quit  chan struct{}
 	over  chan struct{}
-	wake  chan struct{} // holds one token: limits changed, or the journal's state
+	wake  chan struct{}      // holds one token: limits changed, or the journal's state
+	asks  chan chan struct{} // each is closed after a reading
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -85,7 +86,7 @@ const (
 func newAlarms(log *slog.Logger, p probe, limit MemoryLimit, diskFree int64, dir string) *alarms {
 	a := &alarms{
 		log: log, probe: p, dir: dir,
-		quit: make(chan struct{}), over: make(chan struct{}), wake: make(chan struct{}, 1),
+		quit: make(chan struct{}), over: make(chan struct{}), wake: make(chan struct{}, 1), asks: make(chan chan struct{}),
 	}
 	a.r.MemoryTotal = a.probe.total()
 	a.setLimits(limit, diskFree)
@@ -145,6 +146,17 @@ func (a *alarms) poke() {
 	}
 }
 
+// look takes a reading and returns after it: limits that were changed before have had their effect. Any goroutine, after
+// start.
+func (a *alarms) look() {
+	done := make(chan struct{})
+	select {
+	case a.asks <- done:
+		<-done
+	case <-a.over:
+	}
+}
+
 // resources gives the latest readings. Any goroutine.
 func (a *alarms) resources() Resources {
 	a.mu.Lock()
@@ -180,13 +192,18 @@ func (a *alarms) watch(next time.Duration) {
 	timer := time.NewTimer(next)
 	defer timer.Stop()
 	for {
+		var done chan struct{}
 		select {
 		case <-a.quit:
 			return
 		case <-a.wake:
 		case <-timer.C:
+		case done = <-a.asks:
 		}
 		timer.Reset(a.sample())
+		if done != nil {
+			close(done)
+		}
 	}
 }
 
