@@ -3,6 +3,7 @@ package amqp
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -334,7 +335,7 @@ func TestAnswersAreBounded(t *testing.T) {
 func TestPausedConnectionsAreNotDroppedForSilence(t *testing.T) {
 	c := openChannel(t, newBroker(t), Options{})
 	c.s.peer.Pause(broker.PauseJournal)
-	c.send("1 basic.publish", "1 header size=0")
+	c.send("1 basic.publish", fmt.Sprint("1 header size=", heldMost), fmt.Sprintf("1 body %q", strings.Repeat("x", heldMost)))
 	c.tick(1000)
 	if c.out.closed || c.out.paused == 0 {
 		t.Fatal("dropped while it was not read")
