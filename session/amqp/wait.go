@@ -145,6 +145,7 @@ func (s *Session) startWait() {
 		return
 	}
 	s.wait.on = true
+	s.conn.Holds(true)
 	s.await()
 }
 
@@ -211,6 +212,9 @@ func (s *Session) goOn() {
 	s.pushBack()
 	if !s.wait.on {
 		s.wait.held = nil
+		if s.conn != nil {
+			s.conn.Holds(false)
+		}
 	}
 	s.readHeld()
 }

@@ -115,6 +115,7 @@ func (s *Session) startWait() {
 		return
 	}
 	s.wait.on = true
+	s.conn.Load().Holds(true)
 	s.await()
 }
 
@@ -169,6 +170,7 @@ func (s *Session) goOn() {
 	}
 	if !s.wait.on {
 		s.wait.held = nil
+		s.conn.Load().Holds(false)
 	}
 	s.readHeld()
 }
