@@ -40,7 +40,7 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 			if c.consume {
 				s.consume()
 			}
-			for round := range 3 {
+			for round := range rounds(3) {
 				s.publish(c.window)
 				if round == 0 && !c.consume {
 					s.consume()
@@ -97,7 +97,7 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 			}
 			done <- p.Flush(ctx)
 		}()
-		for range 3 {
+		for range rounds(3) {
 			gate.Store(false)
 			brokertest.Eventually(t, time.Minute, "the alarm", func() bool { return lastOf(b.Output(), raised, over) })
 			ended := strings.Count(b.Output(), over) // it may soon begin again
@@ -327,7 +327,7 @@ func TestNewcomersWaitForTheEndOfAnAlarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	const waits = 200 * time.Millisecond
-	for range 2 {
+	for range rounds(2) {
 		c, err := amqp091.Dial(b.AMQPURL)
 		if err != nil {
 			t.Fatal(err)
