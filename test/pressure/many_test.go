@@ -79,9 +79,9 @@ func TestManyIdleConnections(t *testing.T) {
 			brokertest.Eventually(t, within, "all are open", func() bool { return files(t, b.Pid()) >= open+many })
 			// What the logins left behind is collected, and given back, a little later.
 			var each int64
-			brokertest.Eventually(t, within, fmt.Sprintf("%d bytes for each connection at most", c.most), func() bool {
+			keep(t, fmt.Sprintf("%d bytes for each connection at most", c.most), func() bool {
 				each = (rss(b.Pid()) - alone) / many
-				return each <= c.most
+				return each <= c.most && files(t, b.Pid()) >= open+many
 			})
 			t.Logf("%d connections in %s, %.0f a second, %.0f µs of the broker's processor each; %d bytes each",
 				many, took.Round(time.Millisecond), many/took.Seconds(), busy/many*1e6, each)
