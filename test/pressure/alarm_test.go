@@ -173,7 +173,7 @@ func ignore(ctx context.Context, b *brokertest.Broker, confirmed *atomic.Int64) 
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer conn.CloseDeadline(time.Now()) // its goodbye waits as well, behind what it publishes
 	defer context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })()
 	ch, err := conn.Channel()
 	if err != nil {
