@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -102,6 +103,29 @@ func (b *Broker) lookForLate(now int64) {
 	}
 }
 
+// longHold is from how long on, in ms, that frames were held gives deliveries their time again: less is between two
+// looks, and the rule for connections that are slowed all the time.
+const longHold = 1000
+
+// Holds says that the session holds frames, or no more: acknowledgements may be among them, or behind them in the
+// socket. Meanwhile no delivery of the connection is late. If that took long their times begin anew, so that what
+// the client has sent by then is read before. By the connection's reader.
+func (c *Conn) Holds(on bool) {
+	if on == (c.holding != 0) {
+		return
+	}
+	now := c.b.opt.Now()
+	if on {
+		c.holding, c.before = now, c.timely.Swap(math.MaxInt64)
+		return
+	}
+	if now-c.holding >= longHold {
+		c.before = now
+	}
+	c.holding = 0
+	c.timely.Store(c.before)
+}
+
 // Late is a delivery that has waited for its acknowledgement for too long.
 type Late struct {
 	Tag      uint64
@@ -114,6 +138,10 @@ type Late struct {
 // late finds the first delivery whose time is over; without one it notes from when there may be one. Deliveries are in the order of their times: where all have the same timeout
 // the oldest alone is looked at, else those older than the shortest. Any goroutine, no lock held.
 func (ch *Channel) late(now int64) (l Late, found bool) {
+	timely := ch.conn.timely.Load()
+	if timely > now {
+		return l, false
+	}
 	shortest := ch.conn.b.timeouts.shortest.Load()
 	due := now + shortest
 	for tag, more := uint64(0), true; more; {
@@ -128,7 +156,8 @@ func (ch *Channel) late(now int64) (l Late, found bool) {
 			if s.q == nil {
 				continue
 			}
-			if s.at+shortest >= due {
+			at := max(s.at, timely)
+			if at+shortest >= due {
 				more = false
 				break
 			}
@@ -136,7 +165,7 @@ func (ch *Channel) late(now int64) (l Late, found bool) {
 			if ms == 0 {
 				continue
 			}
-			if due = min(due, s.at+ms+1); due <= now {
+			if due = min(due, at+ms+1); due <= now {
 				l, found, more = Late{Tag: s.tag, Consumer: s.c, Timeout: ms, queue: s.q}, true, false
 				break
 			}

@@ -331,3 +331,33 @@ func BenchmarkLookForLate(b *testing.B) {
 		br.lookForLate(now.Load())
 	}
 }
+
+// While a session holds what its client has sent no delivery is late; after that each has its time again, if that was
+// long.
+func TestNoDeliveryIsLateBehindHeldFrames(t *testing.T) {
+	now := newClock()
+	b := memoryBroker(t, Options{Now: now.Load, ConsumerTimeout: time.Minute})
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.consume(ConsumeArgs{Queue: "q"})
+	c.publish("", "q", "m")
+	c.end()
+	now.advance(30_000, c)
+	for range 2 { // the second time changes nothing
+		c.Holds(true)
+		c.wantLate(now, 50_000, "while frames are held", 0, 0)
+	}
+	c.publish("", "q", "n")
+	c.end()
+	now.advance(2000, c)
+	c.Holds(false)
+	c.Holds(false)
+	c.wantLate(now, 60_000, "at its new time", 0, 0)
+	now.advance(0, c)
+	c.Holds(true)
+	now.advance(longHold-1, c)
+	c.Holds(false)
+	c.wantLate(now, 0, "frames were held for a moment", 1, 60_000)
+	c.ok(c.ch.Ack(1, false))
+	c.wantLate(now, 0, "the one that came meanwhile", 2, 60_000)
+}

@@ -116,6 +116,12 @@ type Conn struct {
 	lateRest int    // bytes of MayFinish
 
 	awaitsRoom atomic.Bool // the completer has it in its list
+
+	// Owned by the connection's reader.
+	holding int64 // Unix ms since when its session holds frames, 0: it does not
+	before  int64 // timely before that
+
+	timely atomic.Int64 // Unix ms before which no delivery's time begins: see Holds; any goroutine
 }
 
 // Connect opens info.VHost for a user that logged in. Errors: NotAllowed with RabbitMQ's texts.

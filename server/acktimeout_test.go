@@ -3,12 +3,16 @@ package server
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/frames/fmq1"
 	fire "github.com/firemq/firemq/sdk/go"
 )
 
@@ -160,6 +164,150 @@ func TestConsumerTimeoutOverFMQ1(t *testing.T) {
 		if n := x.Counts(); n.Unacked != 0 || n.Ready == 0 {
 			t.Errorf("%s: %d ready, %d unacked", q, n.Ready, n.Unacked)
 		}
+	}
+}
+
+// Acknowledgements behind a publish that an alarm holds are in time, over both protocols, those that are held as well
+// as those that are still in the socket: the connection's deliveries have their time again when the alarm is over.
+func TestHeldAcknowledgementsAreInTime(t *testing.T) {
+	o := Options{AMQP: free, Fire: free}
+	s, stop := run(t, o)
+	defer stop()
+	c, err := amqp.Dial("amqp://" + s.AMQPAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	control, err := c.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const each = 3
+	queues := map[string]int{"AMQP, little": 10, "AMQP, much": 64 << 10, "FMQ1, little": 10, "FMQ1, much": 64 << 10} // bytes of a publish
+	for q := range queues {
+		if _, err := control.QueueDeclare(q, false, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		for range each {
+			if err := control.Publish("", q, false, false, amqp.Publishing{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := control.QueueDeclare("control", false, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := control.Publish("", "control", false, false, amqp.Publishing{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := make(map[string]func(first bool)) // a publish; the second time also an acknowledgement of all
+	counts := func(q string) broker.QueueCounts { x, _ := s.Broker().Queue("/", q); return x.Counts() }
+	for q, size := range queues {
+		if strings.HasPrefix(q, "AMQP") {
+			c, err := amqp.Dial("amqp://" + s.AMQPAddr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.CloseDeadline(time.Now())
+			ch, err := c.Channel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ch.Consume(q, "", false, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			send[q] = func(first bool) {
+				err := ch.Publish("", "control", false, false, amqp.Publishing{Body: make([]byte, size)})
+				if err == nil && !first {
+					err = ch.Ack(each, true)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		} else {
+			c, err := net.Dial("tcp", s.FireAddr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			go io.Copy(io.Discard, c)
+			hello := fmq1.Hello{Ver: 1, Auth: fmq1.Auth{Mech: "plain", User: "guest", Pass: "guest"}}
+			b := fmq1.Append([]byte(fmq1.Preface), fmq1.OpHello, &hello)
+			if _, err := c.Write(fmq1.Append(b, fmq1.OpSubscribe, &fmq1.Subscribe{RID: 1, Sub: 1, Queue: q, Credit: each})); err != nil {
+				t.Fatal(err)
+			}
+			send[q] = func(first bool) {
+				m := fmq1.Publish{Key: []byte("control")}
+				b := append(fmq1.End(m.AppendTo(fmq1.Begin(nil, fmq1.OpPublish)), 0, size), make([]byte, size)...)
+				if !first {
+					start, ack := len(b), fmq1.Settle{Tag: each, Multiple: true}
+					b = fmq1.End(ack.AppendTo(fmq1.Begin(b, fmq1.OpAck)), start, 0)
+				}
+				if _, err := c.Write(b); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		eventually(t, "all is delivered", func() bool { return counts(q).Unacked == each })
+	}
+	o.MemoryLimit = MemoryLimit{Bytes: nothing}
+	s.Reload(o)
+	eventually(t, "an alarm", s.Broker().Alarmed)
+	for _, f := range send {
+		f(true) // it meets the alarm, and is taken
+	}
+	blocked := func(more func(broker.ConnView) bool) (n int) {
+		for _, c := range s.Broker().Connections() {
+			if c.State == broker.StateBlocked && more(c) {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, "the first ones are taken", func() bool { return counts("control").Ready == 2+len(queues) })
+	read := make(map[string]uint64)
+	eventually(t, "all of them are to wait", func() bool {
+		return len(queues) == blocked(func(c broker.ConnView) bool {
+			read[c.Name] = c.Octets().Received
+			return true
+		})
+	})
+	for _, f := range send {
+		f(false)
+	}
+	eventually(t, "all of them wait", func() bool {
+		return len(queues) == blocked(func(c broker.ConnView) bool { return c.Octets().Received > read[c.Name] })
+	})
+	o.ConsumerTimeout = 300 * time.Millisecond
+	s.Reload(o)
+	for range 2 { // the second one is late when all channels have been looked at
+		ch, err := c.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+		if _, ok, err := ch.Get("control", false); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if e := <-closed; e == nil || e.Code != 406 {
+			t.Fatalf("closed with %v, want 406", e)
+		}
+	}
+	for q := range queues {
+		if n := counts(q); n.Unacked != each {
+			t.Errorf("%s: %+v during the alarm", q, n)
+		}
+	}
+	o.MemoryLimit = MemoryLimit{}
+	s.Reload(o)
+	for q := range queues {
+		eventually(t, q+": all is acknowledged", func() bool { n := counts(q); return n.Unacked == 0 && n.Ready == 0 })
+	}
+	if n := s.Broker().Counters().AckTimeouts.Load(); n != 2 {
+		t.Errorf("%d are late, want those of the control", n)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/amqp"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/pool"
 )
 
 // channel is one AMQP channel: the session's half, and the broker's Sink of it.
@@ -37,7 +38,7 @@ type content struct {
 	letter
 	size, got int              // body bytes announced and received
 	held      int              // bytes counted by Conn.Hold
-	early     []byte           // the body's start, as long as msg is not made
+	early     []*pool.Buf      // the body's start in pieces, as long as msg is not made
 	msg       *message.Message // nil until enough of the body came
 }
 

@@ -208,6 +208,7 @@ func (s *Session) OnData(b []byte) (n, want int) {
 		whole := false
 		if n, whole = s.moreBody(b); !whole {
 			s.stopInFrame(amqp.FrameBody, n)
+			s.readHeld()
 			return n, lastOfBody
 		}
 	}
@@ -216,6 +217,12 @@ func (s *Session) OnData(b []byte) (n, want int) {
 	s.endTurn()
 	s.keep(len(b)-n, want)
 	s.pushBack()
+	if s.wait.on {
+		if s.wait.rest = len(b) - n; s.wait.rest > 0 {
+			s.wait.rest = max(s.wait.rest, want)
+		}
+		s.readHeld()
+	}
 	if s.state == closed {
 		return len(b), 0
 	}
@@ -236,7 +243,9 @@ func (s *Session) frames(b []byte) (n, want int) {
 			return n, amqp.Want(b[n:])
 		}
 		if k > 0 && (s.wait.on || err == nil && s.mustWait(f)) {
-			s.hold(b[n : n+k])
+			if err != nil || !isHeartbeat(f) {
+				s.hold(b[n : n+k])
+			}
 			n += k
 			continue
 		}
@@ -314,10 +323,9 @@ func (s *Session) frame(f amqp.Frame, rest []byte) int {
 	switch {
 	case s.state == closing:
 		s.whileClosing(f)
+	case isHeartbeat(f):
 	case f.Type == amqp.FrameHeartbeat && f.Channel == 0:
-		if len(f.Payload) > 0 {
-			s.unknownFrame(f)
-		}
+		s.unknownFrame(f)
 	case f.Type != amqp.FrameMethod || f.Channel != 0:
 		s.fail(amqp.CodeUnexpectedFrame, amqp.Snippet(f), 0)
 	default:
@@ -329,6 +337,11 @@ func (s *Session) frame(f amqp.Frame, rest []byte) int {
 		s.connectionMethod(id, args)
 	}
 	return 0
+}
+
+// isHeartbeat: the frame says that the client is alive, and nothing else.
+func isHeartbeat(f amqp.Frame) bool {
+	return f.Type == amqp.FrameHeartbeat && f.Channel == 0 && len(f.Payload) == 0
 }
 
 // unknownFrame answers a frame whose payload is not what its type has.
@@ -344,6 +357,7 @@ func (s *Session) frameError(err error) {
 	if fatal && s.waits() {
 		s.wait.bad = err
 		s.startWait()
+		s.readHeld()
 		return
 	}
 	if s.state == closing {

@@ -9,11 +9,17 @@ import (
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/amqp"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/pool"
 )
 
 // earlyFactor bounds what a content header alone makes us allocate: the buffer of a message is
 // taken when a share of 1/earlyFactor of its body is here.
 const earlyFactor = 8
+
+// earlyPiece is how many bytes are taken at once, at most, for what comes before that: as many as there are already.
+// They are not put together before the message is made: to copy them again and again would leave as much garbage, of
+// which an alarm knows nothing.
+const earlyPiece = 64 << 10
 
 // publishMethod is basic.publish. When the whole content follows in rest it is published from there,
 // in place, and its length returned; else the channel collects it frame by frame.
@@ -316,15 +322,9 @@ func (ch *channel) bodyFrame(part []byte) {
 		c.makeMessage()
 	}
 	if c.msg == nil {
-		if need := len(c.early) + len(part); need > cap(c.early) {
-			// append alone would grow it in small steps, and leave several times its size behind.
-			room := max(2*cap(c.early), need)
-			if !ch.hold(room - cap(c.early)) {
-				return
-			}
-			c.early = append(make([]byte, 0, room), c.early...)
+		if !ch.keepEarly(part) {
+			return
 		}
-		c.early = append(c.early, part...)
 	} else {
 		copy(c.msg.Body()[c.got:], part)
 	}
@@ -332,6 +332,28 @@ func (ch *channel) bodyFrame(part []byte) {
 	if c.got == c.size && c.msg != nil {
 		ch.contentComplete()
 	}
+}
+
+// keepEarly adds a part of the body before there is a message; false: see hold.
+func (ch *channel) keepEarly(part []byte) bool {
+	c := &ch.content
+	if n := len(c.early); n > 0 {
+		last := c.early[n-1]
+		k := min(len(part), cap(last.B)-len(last.B))
+		last.B = append(last.B, part[:k]...)
+		part = part[k:]
+	}
+	if len(part) == 0 {
+		return true
+	}
+	size := max(len(part), min(c.got, earlyPiece))
+	if !ch.hold(size) {
+		return false
+	}
+	piece := pool.Get(size, pool.Messages)
+	piece.B = append(piece.B[:0], part...)
+	c.early = append(c.early, piece)
+	return true
 }
 
 // partialBytes is how much of a body frame must be there for it to be taken before its end is: less
@@ -396,7 +418,17 @@ func (s *Session) moreBody(b []byte) (n int, whole bool) {
 func (c *content) makeMessage() {
 	names, props := c.meta[:c.exchange+c.key], c.meta[c.exchange+c.key:]
 	c.msg = message.NewBlind(c.attr, names[:c.exchange], names[c.exchange:], c.blind, props, c.size)
-	copy(c.msg.Body(), c.early)
+	n := 0
+	for _, piece := range c.early {
+		n += copy(c.msg.Body()[n:], piece.B)
+	}
+	c.dropEarly()
+}
+
+func (c *content) dropEarly() {
+	for _, piece := range c.early {
+		piece.Release()
+	}
 	c.early = nil
 }
 
@@ -424,6 +456,7 @@ func (ch *channel) dropContent() {
 	if ch.content.msg != nil {
 		ch.content.msg.Release()
 	}
+	ch.content.dropEarly()
 	ch.conn.Hold(-int64(ch.content.held))
 	ch.content = content{}
 }

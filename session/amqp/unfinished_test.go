@@ -136,9 +136,6 @@ func TestPublishesWait(t *testing.T) {
 			c.send(append(append(publish("q"), `1 queue.purge queue="q"`), publish("q")...)...)
 			c.send(`1 basic.get queue="q"`)
 			c.expect()
-			if c.out.paused == 0 {
-				t.Fatal("it is read while a publish waits")
-			}
 			for range 3 { // somebody says that it should look again
 				c.s.peer.Answered()
 				c.runTasks()
@@ -157,6 +154,112 @@ func TestPublishesWait(t *testing.T) {
 			}
 			if c.out.paused != 0 || c.out.little || c.s.wait.held != nil {
 				t.Errorf("reads little %t, paused for %b, %d bytes are held", c.out.little, c.out.paused, len(c.s.wait.held))
+			}
+		})
+	}
+}
+
+// What is held behind a publish that waits is read on until it is some kilobytes, with the frame that is coming;
+// heartbeats are not held. All of it is carried out in its order.
+func TestHeldFramesAreBounded(t *testing.T) {
+	others := encode(t, slices.Repeat([]string{`1 basic.qos`}, 800)...) // than publishes
+	for name, more := range map[string]func(c *client){
+		"frames": func(c *client) {
+			for b := others; c.out.paused == 0 && len(b) > 0; {
+				n := min(littleRead, len(b))
+				c.feed(b[:n])
+				b = b[n:]
+			}
+		},
+		"a frame that comes": func(c *client) { c.feed(amqp.AppendBody(nil, 1, make([]byte, 10_000), 131072)[:100]) },
+		"a malformed frame":  func(c *client) { c.feed([]byte{1, 0, 1, 0, 0, 0, 0, 0}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBroker(t)
+			c := openChannel(t, b, Options{})
+			c.send(`1 queue.declare queue="q"`)
+			c.s.peer.Pause(broker.PauseJournal)
+			c.send(`1 basic.publish routing-key="q"`, `1 header size=0`)
+			for range 4 * heldMost / amqp.FrameOverhead {
+				c.send(`0 heartbeat`)
+			}
+			if c.out.paused != 0 {
+				t.Fatalf("paused for %x, %d bytes are held", c.out.paused, len(c.s.wait.held))
+			}
+			more(c)
+			if n := len(c.s.wait.held) + len(c.carry); c.out.paused == 0 || n > heldMost+littleRead {
+				t.Fatalf("paused for %x, %d bytes are held", c.out.paused, n)
+			}
+			for range 3 { // somebody says that it should look again
+				c.s.peer.Answered()
+				c.runTasks()
+			}
+			if c.out.paused == 0 {
+				t.Fatal("it is read")
+			}
+			c.got()
+			c.s.peer.Resume(broker.PauseJournal)
+			c.runTasks()
+			if c.out.paused != 0 || c.s.wait.held != nil {
+				t.Errorf("paused for %x, %d bytes are held", c.out.paused, len(c.s.wait.held))
+			}
+			switch got := c.got(); {
+			case name == "frames" && (len(got) < 200 || got[0] != `1 basic.qos-ok`):
+				t.Errorf("%d answers: %.200s", len(got), list(got))
+			case name == "a malformed frame" && (len(got) != 2 || !strings.Contains(got[0], "reply-code=501")):
+				t.Errorf("got %s", list(got))
+			}
+			if n := b.Totals().Ready; n != 1 {
+				t.Errorf("%d messages are published", n)
+			}
+		})
+	}
+}
+
+// A client that is silent behind a publish that waits is as dead as any. One whose heartbeats come is not, and neither
+// is one of which nothing is read.
+func TestSilenceBehindAHeldPublish(t *testing.T) {
+	for name, c := range map[string]struct {
+		beats bool
+		size  int // of the publish
+		dead  bool
+	}{
+		"silent":           {false, 0, true},
+		"alive":            {true, 0, false},
+		"nothing is read":  {false, 2 * heldMost, false},
+		"silent, and more": {false, heldMost / 2, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBroker(t)
+			x := openChannel(t, b, Options{})
+			x.send(`1 queue.declare queue="q"`)
+			b.SetAlarm(true, false)
+			m := amqp.AppendContentHeader((&amqp.BasicPublish{RoutingKey: []byte("q")}).AppendFrame(nil, 1), 1, c.size, []byte{0, 0})
+			if c.size > 0 {
+				m = amqp.AppendBody(m, 1, make([]byte, c.size), 131072)
+			}
+			x.feed(m)
+			x.feed(m) // the one that meets the alarm is taken
+			for range 10 {
+				x.tick(30)
+				if c.beats && !x.out.closed {
+					x.send(`0 heartbeat`)
+				}
+			}
+			if dead := x.out.aborted == errHeartbeat; dead != c.dead || !c.dead && x.out.closed {
+				t.Fatalf("dead %t, ended by %v", dead, x.out.aborted)
+			}
+			if c.dead {
+				return
+			}
+			b.SetAlarm(false, false)
+			x.runTasks()
+			if n := b.Totals().Ready; n != 2 || x.out.paused != 0 {
+				t.Errorf("%d messages after the alarm, paused for %x", n, x.out.paused)
+			}
+			x.tick(100)
+			if x.out.closed {
+				t.Error("the time in which nothing was read counts")
 			}
 		})
 	}

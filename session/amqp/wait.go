@@ -13,14 +13,18 @@ import (
 // sends many at once waits for few syncs, and so are publishes and settlements, which have no answers.
 // The first frame whose answer would overtake a kept one, and all that comes behind it, is held until
 // the last kept answer is sent. So is the first frame of a publish that must wait (see broker.Peer): during an
-// alarm a connection is read up to there, so that its acks are. Nothing is read while frames are held, so that
-// they are bounded by one read and a frame; and a connection whose publishes must wait is read little by little.
+// alarm a connection is read up to there, so that its acks are. While frames are held for answers nothing is read;
+// for publishes it is read on up to heldMost, so that a client that does not publish any more shows that it is alive.
+// So what is held is bounded by that, one read and a frame; and a connection whose publishes must wait is read
+// little by little.
 type wait struct {
 	// Owned by the connection's reader.
 	newcomer bool // it has not published yet, and came during an alarm, which may still hold
 
 	on    bool   // frames are held, or an error is, or the rest of a frame is not read
 	stop  bool   // because publishes must wait, and not for answers
+	still bool   // nothing is read
+	rest  int    // bytes of the frame behind what is held, as far as it is known
 	held  []byte // whole frames
 	fault func() // raises the errors that ended the run of frames; nil: there are none
 	at    int    // how much of held comes before the fault
@@ -37,6 +41,10 @@ func (w *wait) drop() {
 
 // pauseHeld is this package's own reason to stop reading, beside the broker's: frames are held.
 const pauseHeld = broker.Reason(session.PauseHeld)
+
+// heldMost is up to how many bytes of frames that are held, with the one that is coming, a connection is read on.
+// Heartbeats are not held.
+const heldMost = 8 << 10
 
 // mustWait reports whether a frame is to be held, the first one: because it publishes and may not, or
 // answers are kept.
@@ -114,7 +122,7 @@ func keepsOrder(id amqp.MethodID) bool {
 	return false
 }
 
-// hold keeps a frame, and stops reading.
+// hold keeps a frame, and what comes behind it.
 func (s *Session) hold(frame []byte) {
 	s.wait.held = append(s.wait.held, frame...)
 	s.startWait()
@@ -136,6 +144,7 @@ func (s *Session) later(fault func()) {
 		s.wait.fault, s.wait.at = fault, len(s.wait.held)
 	}
 	s.startWait()
+	s.readHeld()
 }
 
 func (s *Session) startWait() {
@@ -143,8 +152,22 @@ func (s *Session) startWait() {
 		return
 	}
 	s.wait.on = true
-	s.peer.Pause(pauseHeld)
+	s.conn.Holds(true)
 	s.await()
+}
+
+// readHeld has the connection read on, or not, as what is held has it. Called whenever that may have changed.
+func (s *Session) readHeld() {
+	w := &s.wait
+	still := w.on && (!w.stop || w.fault != nil || w.bad != nil || s.body.left > 0 || len(w.held)+w.rest > heldMost)
+	if still == w.still {
+		return
+	}
+	if w.still = still; still {
+		s.peer.Pause(pauseHeld)
+	} else {
+		s.peer.Resume(pauseHeld)
+	}
 }
 
 // await has goOn called when there may be nothing left to wait for.
@@ -196,8 +219,11 @@ func (s *Session) goOn() {
 	s.pushBack()
 	if !s.wait.on {
 		s.wait.held = nil
-		s.peer.Resume(pauseHeld)
+		if s.conn != nil {
+			s.conn.Holds(false)
+		}
 	}
+	s.readHeld()
 }
 
 // framesHeld carries out frames that were held, or holds them again.

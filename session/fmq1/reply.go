@@ -133,6 +133,7 @@ func (s *Session) fatal(rid uint64, f fault) {
 	if s.waits() {
 		s.wait.fault, s.wait.rid = &f, rid
 		s.startWait()
+		s.readHeld()
 		return
 	}
 	s.log(slog.LevelWarn, "connection error", f)

@@ -178,6 +178,12 @@ func (s *Session) take(b []byte, fresh bool) (n, want int) {
 		s.answered.Store(true)
 	}
 	s.pushBack()
+	if fresh && s.wait.on {
+		if s.wait.rest = len(b) - n; s.wait.rest > 0 {
+			s.wait.rest = max(s.wait.rest, want)
+		}
+		s.readHeld()
+	}
 	if s.state == ended {
 		return len(b), 0
 	}
@@ -247,7 +253,7 @@ func (s *Session) read(b []byte) (n, want int) {
 			return n, more
 		}
 		if s.wait.on || s.mustWait(f) {
-			s.hold(b[n : n+taken])
+			s.hold(f, b[n:n+taken])
 		} else {
 			s.frame(f)
 		}

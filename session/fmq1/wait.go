@@ -13,14 +13,18 @@ import (
 // many at once waits for few syncs, and so are publishes, settlements and credit, which have no answers.
 // The first frame whose answer would overtake a kept one, and all that comes behind it, is held until
 // the last kept answer is sent. So is the first publish that must wait (see broker.Peer): during an alarm a
-// connection is read up to there, so that its acks are. Nothing is read while frames are held, so that they are
-// bounded by one read and a frame; and a connection whose publishes must wait is read little by little.
+// connection is read up to there, so that its acks are. While frames are held for answers nothing is read; for
+// publishes it is read on up to heldMost, so that a client that does not publish any more shows that it is alive. So
+// what is held is bounded by that, one read and a frame; and a connection whose publishes must wait is read little
+// by little.
 type wait struct {
 	// Owned by the connection's reader.
 	newcomer bool // it has not published yet, and came during an alarm, which may still hold
 
 	on    bool   // frames are held, or the rest of one is not read
 	stop  bool   // because publishes must wait, and not for answers
+	still bool   // nothing is read
+	rest  int    // bytes of the frame behind what is held, as far as it is known
 	held  []byte // whole frames
 	fault *fault // ends the connection behind them: nothing more is read; nil: nothing does
 	rid   uint64 // of the request that the fault is about
@@ -36,6 +40,10 @@ func (w *wait) drop() {
 
 // pauseHeld is another reason of this package to stop reading: frames are held.
 const pauseHeld = broker.Reason(session.PauseHeld)
+
+// heldMost is up to how many bytes of frames that are held, with the one that is coming, a connection is read on.
+// Pings are answered, they and pongs are not held.
+const heldMost = 8 << 10
 
 // mustWait reports whether a frame is to be held, the first one: because it publishes and may not, or
 // answers are kept.
@@ -85,10 +93,16 @@ func (s *Session) stopInFrame(b []byte) {
 // opAt is where a frame's op is, behind its length.
 const opAt = 4
 
-// hold keeps a frame, and stops reading.
-func (s *Session) hold(frame []byte) {
-	s.wait.held = append(s.wait.held, frame...)
-	s.startWait()
+// hold keeps a frame, and what comes behind it, but for signs of life.
+func (s *Session) hold(f wire.Frame, frame []byte) {
+	switch f.Op {
+	case wire.OpPing:
+		s.pong()
+	case wire.OpPong:
+	default:
+		s.wait.held = append(s.wait.held, frame...)
+		s.startWait()
+	}
 }
 
 // waits reports whether what comes now must wait: answers are kept, or frames are held.
@@ -101,8 +115,22 @@ func (s *Session) startWait() {
 		return
 	}
 	s.wait.on = true
-	s.pause(pauseHeld)
+	s.conn.Load().Holds(true)
 	s.await()
+}
+
+// readHeld has the connection read on, or not, as what is held has it. Called whenever that may have changed.
+func (s *Session) readHeld() {
+	w := &s.wait
+	still := w.on && (!w.stop || w.fault != nil || len(w.held)+w.rest > heldMost)
+	if still == w.still {
+		return
+	}
+	if w.still = still; still {
+		s.pause(pauseHeld)
+	} else {
+		s.resume(pauseHeld)
+	}
 }
 
 // await has goOn called when there may be nothing left to wait for.
@@ -142,6 +170,7 @@ func (s *Session) goOn() {
 	}
 	if !s.wait.on {
 		s.wait.held = nil
-		s.resume(pauseHeld)
+		s.conn.Load().Holds(false)
 	}
+	s.readHeld()
 }

@@ -249,3 +249,59 @@ func TestHalfSentMessageWaits(t *testing.T) {
 		t.Fatalf("got %q, paused for %x, %d bytes are left", got, l.o.paused, len(frame))
 	}
 }
+
+// A client that is silent behind a publish that waits is as dead as any. One whose pings come, which are answered, is
+// not, and neither is one of which nothing is read.
+func TestSilenceBehindAHeldPublish(t *testing.T) {
+	for name, c := range map[string]struct {
+		sends string // every few seconds
+		size  int    // of the publish
+		dead  bool
+	}{
+		"silent":          {"", 10, true},
+		"pings":           {"ping", 10, false},
+		"pongs":           {"pong", 10, false},
+		"nothing is read": {"", 2 * heldMost, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := openBroker(t, broker.Options{})
+			l := newLink(t, b, Options{})
+			l.feed([]byte(wire.Preface))
+			l.feed(parse(t, `hello {"ver":1,"heartbeat":10,"auth":{"mech":"plain","user":"guest","pass":"guest"}}`))
+			l.feed(parse(t, `declare_queue {"rid": 1, "name": "q"}`))
+			b.SetAlarm(true, false)
+			for seq := range 2 { // the one that meets the alarm is taken
+				l.feed(parse(t, fmt.Sprintf(`publish {"seq":%d,"key":"q"} *%d`, seq+1, c.size)))
+			}
+			if n := b.Totals().Ready; n != 1 {
+				t.Fatalf("%d messages during the alarm", n)
+			}
+			l.o.take()
+			for range 10 {
+				for range 5 {
+					l.now += 1e9
+					l.s.OnTick(l.now)
+				}
+				if c.sends != "" {
+					l.o.clock = l.now
+					l.feed(parse(t, c.sends))
+				}
+			}
+			if dead := l.o.err == errDead; dead != c.dead || !c.dead && l.o.closed {
+				t.Fatalf("dead %t, ended by %v", dead, l.o.err)
+			}
+			if c.dead {
+				return
+			}
+			pongs := strings.Count(strings.Join(show(t, l.o.take()), "\n"), "pong")
+			if want := map[string]int{"ping": 10}[c.sends]; pongs != want {
+				t.Errorf("%d pongs, want %d", pongs, want)
+			}
+			b.SetAlarm(false, false)
+			l.o.run()
+			if n := b.Totals().Ready; n != 2 || l.o.paused != 0 {
+				t.Errorf("%d messages after the alarm, paused for %x", n, l.o.paused)
+			}
+		})
+	}
+}

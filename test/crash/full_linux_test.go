@@ -2,6 +2,7 @@ package crash
 
 import (
 	"encoding/binary"
+	"flag"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,9 @@ import (
 	"github.com/firemq/firemq/test/internal/brokertest"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
+
+// soak makes TestFullDisk go on for longer: make soak.
+var soak = flag.Duration("soak", 0, "how long TestFullDisk fills each disk again and again; 0: it is filled once")
 
 // TestFullDisk publishes onto a small disk until nothing is confirmed any more, then consumes: that makes
 // room, publishing goes on without a restart, and every message arrives once, in order.
@@ -145,21 +149,20 @@ func fullDisk(t *testing.T, size string, least uint64, flags ...string) {
 	confirms := ch.NotifyPublish(make(chan amqp.Confirmation, 4096))
 
 	var sent, confirmed, goal atomic.Uint64
-	goal.Store(1 << 60)
-	published := make(chan error, 1)
+	window := make(chan struct{}, 100)
 	go func() {
-		body := make([]byte, 50_000)
-		window := make(chan struct{}, 100)
-		go func() {
-			for c := range confirms {
-				if !c.Ack {
-					t.Errorf("message %d was refused", c.DeliveryTag)
-				}
-				confirmed.Store(c.DeliveryTag)
-				<-window
+		for c := range confirms {
+			if !c.Ack {
+				t.Errorf("message %d was refused", c.DeliveryTag)
 			}
-		}()
-		for n := uint64(1); n <= goal.Load(); n++ {
+			confirmed.Store(c.DeliveryTag)
+			<-window
+		}
+	}()
+	published := make(chan error, 1)
+	publish := func() {
+		body := make([]byte, 50_000)
+		for n := sent.Load() + 1; n <= goal.Load(); n++ {
 			window <- struct{}{}
 			binary.BigEndian.PutUint64(body, n)
 			err := ch.Publish("", "full", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
@@ -170,26 +173,7 @@ func fullDisk(t *testing.T, size string, least uint64, flags ...string) {
 			sent.Store(n)
 		}
 		published <- nil
-	}()
-
-	// Full: nothing was confirmed for two seconds.
-	last, since := uint64(0), time.Now()
-	brokertest.Eventually(t, time.Minute, "the disk to be full", func() bool {
-		if n := confirmed.Load(); n != last {
-			last, since = n, time.Now()
-		}
-		return last > 0 && time.Since(since) > 2*time.Second
-	})
-	if last < least {
-		t.Errorf("full after %d messages of 50 kB", last)
 	}
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(dir, &fs); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("full after %d confirmed messages, %d MiB free", last, fs.Bavail*uint64(fs.Bsize)>>20)
-
-	goal.Store(sent.Load() + 2000)
 	consumer, err := amqp.Dial(b.AMQPURL)
 	if err != nil {
 		t.Fatal(err)
@@ -201,31 +185,63 @@ func fullDisk(t *testing.T, size string, least uint64, flags ...string) {
 	if err := cch.Qos(50, 0, false); err != nil {
 		t.Fatal(err)
 	}
-	msgs, err := cch.Consume("full", "", false, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	timeout := time.After(2 * time.Minute)
-	for n := uint64(1); n <= goal.Load(); n++ {
-		select {
-		case d, ok := <-msgs:
-			if !ok {
-				t.Fatalf("the consumer ended\n%s", b.Output())
+	begin, next := time.Now(), uint64(1)
+	for round := 0; round == 0 || time.Since(begin) < *soak; round++ {
+		goal.Store(1 << 60)
+		go publish()
+		last := full(t, &confirmed, next-1)
+		if last-(next-1) < least {
+			t.Errorf("full after %d messages of 50 kB", last-(next-1))
+		}
+		var fs syscall.Statfs_t
+		if err := syscall.Statfs(dir, &fs); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("full after %d confirmed messages, %d MiB free", last-(next-1), fs.Bavail*uint64(fs.Bsize)>>20)
+
+		goal.Store(sent.Load() + 2000)
+		msgs, err := cch.Consume("full", "c", false, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		timeout := time.After(2 * time.Minute)
+		for ; next <= goal.Load(); next++ {
+			select {
+			case d, ok := <-msgs:
+				if !ok {
+					t.Fatalf("the consumer ended\n%s", b.Output())
+				}
+				if got := binary.BigEndian.Uint64(d.Body); got != next {
+					t.Fatalf("message %d instead of %d", got, next)
+				}
+				if err := d.Ack(false); err != nil {
+					t.Fatal(err)
+				}
+			case <-timeout:
+				t.Fatalf("message %d of %d does not come; %d confirmed\n%s", next, goal.Load(), confirmed.Load(), b.Output())
 			}
-			if got := binary.BigEndian.Uint64(d.Body); got != n {
-				t.Fatalf("message %d instead of %d", got, n)
-			}
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
-		case <-timeout:
-			t.Fatalf("message %d of %d does not come; %d confirmed\n%s", n, goal.Load(), confirmed.Load(), b.Output())
+		}
+		if err := <-published; err != nil {
+			t.Fatal(err)
+		}
+		brokertest.Eventually(t, time.Minute, "the last confirm", func() bool { return confirmed.Load() == goal.Load() })
+		if err := cch.Cancel("c", false); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err := <-published; err != nil {
-		t.Fatal(err)
-	}
-	brokertest.Eventually(t, time.Minute, "the last confirm", func() bool { return confirmed.Load() == goal.Load() })
 	conn.Close()
 	consumer.Close()
+}
+
+// full waits until more than n are confirmed, and nothing was for two seconds.
+func full(t *testing.T, confirmed *atomic.Uint64, n uint64) uint64 {
+	t.Helper()
+	last, since := uint64(0), time.Now()
+	brokertest.Eventually(t, time.Minute, "the disk to be full", func() bool {
+		if c := confirmed.Load(); c != last {
+			last, since = c, time.Now()
+		}
+		return last > n && time.Since(since) > 2*time.Second
+	})
+	return last
 }

@@ -40,7 +40,7 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 			if c.consume {
 				s.consume()
 			}
-			for round := range 3 {
+			for round := range rounds(3) {
 				s.publish(c.window)
 				if round == 0 && !c.consume {
 					s.consume()
@@ -97,7 +97,7 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 			}
 			done <- p.Flush(ctx)
 		}()
-		for range 3 {
+		for range rounds(3) {
 			gate.Store(false)
 			brokertest.Eventually(t, time.Minute, "the alarm", func() bool { return lastOf(b.Output(), raised, over) })
 			ended := strings.Count(b.Output(), over) // it may soon begin again
@@ -173,7 +173,7 @@ func ignore(ctx context.Context, b *brokertest.Broker, confirmed *atomic.Int64) 
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer conn.CloseDeadline(time.Now()) // its goodbye waits as well, behind what it publishes
 	defer context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })()
 	ch, err := conn.Channel()
 	if err != nil {
@@ -327,7 +327,7 @@ func TestNewcomersWaitForTheEndOfAnAlarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	const waits = 200 * time.Millisecond
-	for range 2 {
+	for range rounds(2) {
 		c, err := amqp091.Dial(b.AMQPURL)
 		if err != nil {
 			t.Fatal(err)

@@ -129,6 +129,15 @@ func beCrowd(addrs []string) {
 			if _, err = fmt.Sscan(rest, &kind, &n); err == nil {
 				err = m.stall(kind, n)
 			}
+		case "work": // a client that takes so many messages
+			if _, err = fmt.Sscan(rest, &kind, &n); err == nil {
+				err = m.work(kind, n)
+			}
+		case "publish": // a message of each of those
+			err = nil
+			for _, publish := range m.publish {
+				err = errors.Join(err, publish())
+			}
 		case "misbehave":
 			if _, err = fmt.Sscan(rest, &n); err == nil {
 				err = m.misbehave(n)
@@ -146,6 +155,8 @@ func beCrowd(addrs []string) {
 type many struct {
 	amqp, fire, amqps string // addresses
 
+	publish []func() error // of those that work
+
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
 }
@@ -161,7 +172,7 @@ func (m *many) open(kind string, n int) error {
 	connect := map[string]func() (net.Conn, error){
 		"AMQP":         func() (net.Conn, error) { return rawamqp.Connect(m.amqp, "guest", nil, amqp.IDConnectionOpenOk) },
 		"AMQP+channel": m.login,
-		"FMQ1":         func() (net.Conn, error) { return connectFMQ1(m.fire) },
+		"FMQ1":         func() (net.Conn, error) { return connectFMQ1(m.fire, 0) },
 	}[kind]
 	return together(32, n, func(int) error {
 		c, err := connect()
@@ -246,13 +257,13 @@ func (m *many) login() (net.Conn, error) {
 	return rawamqp.Connect(m.amqp, "guest", (&amqp.ChannelOpen{}).AppendFrame(nil, 1), amqp.IDChannelOpenOk)
 }
 
-// connectFMQ1 logs in over the FireMQ protocol, and reads up to welcome.
-func connectFMQ1(addr string) (net.Conn, error) {
+// connectFMQ1 logs in over the FireMQ protocol, with heartbeats or without, and reads up to welcome.
+func connectFMQ1(addr string, heartbeat time.Duration) (net.Conn, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	hello := fmq1.Hello{Ver: 1, Auth: fmq1.Auth{Mech: "plain", User: "guest", Pass: "guest"}}
+	hello := fmq1.Hello{Ver: 1, Heartbeat: uint32(heartbeat / time.Second), Auth: fmq1.Auth{Mech: "plain", User: "guest", Pass: "guest"}}
 	_, err = c.Write(fmq1.Append([]byte(fmq1.Preface), fmq1.OpHello, &hello))
 	c.SetDeadline(time.Now().Add(within))
 	b := make([]byte, 4096)
@@ -440,7 +451,7 @@ func (m *many) floodReading(frames func(k int) []byte) func(int) error {
 }
 
 func (m *many) floodFMQ1(int) error {
-	c, err := connectFMQ1(m.fire)
+	c, err := connectFMQ1(m.fire, 0)
 	if err != nil {
 		return err
 	}

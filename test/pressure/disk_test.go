@@ -66,7 +66,7 @@ func TestDiskAlarm(t *testing.T) {
 		t.Fatal("no confirm without an alarm")
 	}
 	<-deliveries
-	for range 3 {
+	for range rounds(3) {
 		limit("1000TB")
 		syscall.Kill(b.Pid(), syscall.SIGHUP)
 		brokertest.Eventually(t, 10*time.Second, "the alarm", func() bool { return lastOf(b.Output(), "disk alarm: publishers are paused", "disk alarm is over") })

@@ -105,7 +105,7 @@ func TestConsumersThatLag(t *testing.T) {
 }
 
 func newLag(t *testing.T, transient bool) *lag {
-	l := &lag{t: t, data: t.TempDir(), unit: time.Second, transient: transient, begin: time.Now()}
+	l := &lag{t: t, data: t.TempDir(), unit: max(time.Second, *soak/10), transient: transient, begin: time.Now()}
 	if *figures != "" {
 		l.unit = 6 * time.Second
 	}

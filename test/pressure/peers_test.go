@@ -9,6 +9,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"iter"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -23,6 +25,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/firemq/firemq/frames/amqp"
+	"github.com/firemq/firemq/frames/fmq1"
 	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/internal/rawamqp"
 	fire "github.com/firemq/firemq/sdk/go"
@@ -40,6 +43,15 @@ func keep(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	until := time.Now().Add(*soak)
 	brokertest.Eventually(t, *soak+within, what, func() bool { return ok() && time.Now().After(until) })
+}
+
+// rounds counts to n, and on for as long as soak asks.
+func rounds(n int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		until := time.Now().Add(*soak)
+		for i := 0; (i < n || time.Now().Before(until)) && yield(i); i++ {
+		}
+	}
 }
 
 // limited is a broker with a memory limit of memoryLimit, in memory, and how much it had resident at most.
@@ -151,7 +163,7 @@ func TestUnfinished(t *testing.T) {
 				most := each
 				if kind.fire {
 					var err error
-					if c, err = connectFMQ1(brokertest.Address(t, b.FireURL)); err != nil {
+					if c, err = connectFMQ1(brokertest.Address(t, b.FireURL), 0); err != nil {
 						t.Fatal(err)
 					}
 					most = 15 << 20 // of a frame of 16 MiB
@@ -274,17 +286,24 @@ func TestConfirmsThatAreNotRead(t *testing.T) {
 // A consumer that does not read, without acknowledgements: its outbox has a bound, the rest stays in the
 // queue, and the alarm stops publishers. When it reads the alarm ends by itself.
 func TestConsumerThatNeverReads(t *testing.T) {
+	overAMQP := func(t *testing.T, b *brokertest.Broker, noAck bool) net.Conn {
+		return rawamqp.Consume(t, brokertest.Address(t, b.AMQPURL), "load", noAck)
+	}
 	for name, kind := range map[string]struct {
 		publish func(*load, context.Context, int) error
+		consume func(*testing.T, *brokertest.Broker, bool) net.Conn
 		noAck   bool
 	}{
-		"AMQP no_ack":   {(*load).publishAMQP, true},
-		"AMQP acks":     {(*load).publishAMQP, false},
-		"FireMQ no_ack": {(*load).publishFire, true},
+		"AMQP no_ack":                   {(*load).publishAMQP, overAMQP, true},
+		"AMQP acks":                     {(*load).publishAMQP, overAMQP, false},
+		"AMQP no_ack, FireMQ publishes": {(*load).publishFire, overAMQP, true},
+		"FireMQ no_ack":                 {(*load).publishFire, subscribeUnread, true},
+		"FireMQ acks":                   {(*load).publishFire, subscribeUnread, false},
+		"FireMQ no_ack, AMQP publishes": {(*load).publishAMQP, subscribeUnread, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, peak := limited(t)
-			c := rawamqp.Consume(t, brokertest.Address(t, b.AMQPURL), "load", kind.noAck)
+			c := kind.consume(t, b, kind.noAck)
 			defer c.Close()
 			l := &load{broker: b}
 			ctx, cancel := context.WithTimeout(t.Context(), *soak+2*within)
@@ -319,7 +338,45 @@ func TestConsumerThatNeverReads(t *testing.T) {
 	}
 }
 
-// A million unacknowledged deliveries on one channel, which are then acknowledged at once.
+// subscribeUnread subscribes to the queue "load", which it declares, with all the credit there can be, and reads
+// nothing more.
+func subscribeUnread(t *testing.T, b *brokertest.Broker, noAck bool) net.Conn {
+	t.Helper()
+	c, err := connectFMQ1(brokertest.Address(t, b.FireURL), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	frames := fmq1.Append(nil, fmq1.OpDeclareQueue, &fmq1.DeclareQueue{RID: 1, Name: "load"})
+	frames = fmq1.Append(frames, fmq1.OpSubscribe, &fmq1.Subscribe{RID: 2, Sub: 1, Queue: "load", Credit: math.MaxUint64, NoAck: noAck})
+	if _, err := c.Write(frames); err != nil {
+		t.Fatal(err)
+	}
+	c.SetReadDeadline(time.Now().Add(within))
+	var got []byte
+	for answers := 0; answers < 2; {
+		f, n, _, err := fmq1.Next(got, fmq1.DefaultMaxFrame)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case n == 0:
+			b := make([]byte, 1)
+			if _, err := io.ReadFull(c, b); err != nil { // nothing behind the answers is read
+				t.Fatal(err)
+			}
+			got = append(got, b...)
+		case f.Op != fmq1.OpOK:
+			t.Fatalf("%s in the place of ok: %q", f.Op, f.Header)
+		default:
+			got = got[n:]
+			answers++
+		}
+	}
+	c.SetReadDeadline(time.Time{})
+	return c
+}
+
+// A million unacknowledged deliveries on one channel, which are then acknowledged at once; again and again, if soak
+// asks for it.
 func TestMillionUnacked(t *testing.T) {
 	b := brokertest.Start(t, brokertest.Options{})
 	const n = 1_000_000
@@ -332,27 +389,8 @@ func TestMillionUnacked(t *testing.T) {
 	if _, err := ch.QueueDeclare("q", false, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	published := make(chan error, 1)
-	go func() {
-		p := c.NewPublisher(fire.PublisherOptions{})
-		for range n {
-			if err := p.Publish(t.Context(), fire.Message{Key: "q", Body: []byte("0123456789"), Transient: true}); err != nil {
-				published <- err
-				return
-			}
-		}
-		published <- p.Flush(t.Context())
-	}()
 	list, err := ch.Consume("q", "", false, false, false, false, nil)
 	if err != nil {
-		t.Fatal(err)
-	}
-	var last uint64
-	for range n {
-		d := <-list
-		last = d.DeliveryTag
-	}
-	if err := <-published; err != nil {
 		t.Fatal(err)
 	}
 	counts := func() (ready, unacked float64) {
@@ -363,22 +401,43 @@ func TestMillionUnacked(t *testing.T) {
 		api(t, b, "/queues/%2F/q", &q)
 		return q.Ready, q.Unacked
 	}
-	if ready, unacked := counts(); ready != 0 || unacked != n || last != n {
-		t.Fatalf("%v ready, %v unacknowledged, the last tag is %d", ready, unacked, last)
+	for round := range rounds(1) {
+		published := make(chan error, 1)
+		go func() {
+			p := c.NewPublisher(fire.PublisherOptions{})
+			for range n {
+				if err := p.Publish(t.Context(), fire.Message{Key: "q", Body: []byte("0123456789"), Transient: true}); err != nil {
+					published <- err
+					return
+				}
+			}
+			published <- p.Flush(t.Context())
+		}()
+		var last uint64
+		for range n {
+			d := <-list
+			last = d.DeliveryTag
+		}
+		if err := <-published; err != nil {
+			t.Fatal(err)
+		}
+		if ready, unacked := counts(); ready != 0 || unacked != n || last != uint64(round+1)*n {
+			t.Fatalf("%v ready, %v unacknowledged, the last tag is %d", ready, unacked, last)
+		}
+		resident := rss(b.Pid())
+		t.Logf("%d MiB resident", resident>>20)
+		if most := int64(n * 500); resident > most {
+			t.Errorf("%d bytes resident, want %d at most", resident, most)
+		}
+		if err := ch.Ack(last, true); err != nil {
+			t.Fatal(err)
+		}
+		brokertest.Eventually(t, within, "all is acknowledged", func() bool { _, unacked := counts(); return unacked == 0 })
 	}
-	resident := rss(b.Pid())
-	t.Logf("%d MiB resident", resident>>20)
-	if most := int64(n * 500); resident > most {
-		t.Errorf("%d bytes resident, want %d at most", resident, most)
-	}
-	if err := ch.Ack(last, true); err != nil {
-		t.Fatal(err)
-	}
-	brokertest.Eventually(t, within, "all is acknowledged", func() bool { _, unacked := counts(); return unacked == 0 })
 }
 
-// An alarm that comes and goes 100 times while clients work: each time publishers go on, and nothing that
-// was confirmed is lost.
+// An alarm that comes and goes 100 times, or for as long as soak asks, while clients work: each time publishers go on,
+// and nothing that was confirmed is lost.
 func TestAlarmComesAndGoes(t *testing.T) {
 	settings := t.TempDir() + "/firemq.toml"
 	b := (*brokertest.Broker)(nil)
@@ -415,7 +474,9 @@ func TestAlarmComesAndGoes(t *testing.T) {
 		api(t, b, "/nodes", &n)
 		return n[0].Alarm
 	}
-	for round := 0; round < 100; round++ {
+	alarms := 0
+	for range rounds(100) {
+		alarms++
 		limit("1000TB")
 		brokertest.Eventually(t, within, "the alarm", alarm)
 		limit("0")
@@ -430,6 +491,7 @@ func TestAlarmComesAndGoes(t *testing.T) {
 		}
 	}
 	l.arrived(t)
+	t.Logf("%d alarms, %d messages", alarms, l.sum(&l.confirmed))
 	if n := states(t, b); n["blocked"]+n["blocking"] > 0 {
 		t.Errorf("states %v after the alarms", n)
 	}

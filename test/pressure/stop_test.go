@@ -17,8 +17,14 @@ import (
 )
 
 // SIGTERM while publishers and a consumer work: each client hears 320, the end is quick and clean, and
-// after a restart everything confirmed is there that was not consumed.
+// after a restart everything confirmed is there that was not consumed. If soak asks for it, again and again.
 func TestStopUnderLoad(t *testing.T) {
+	for range rounds(1) {
+		t.Run("", stopUnderLoad)
+	}
+}
+
+func stopUnderLoad(t *testing.T) {
 	dir := t.TempDir()
 	b := brokertest.Start(t, brokertest.Options{Data: dir})
 	const connections = 4
