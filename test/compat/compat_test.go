@@ -18,7 +18,7 @@ import (
 	"github.com/firemq/firemq/test/internal/brokertest"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(brokertest.Main(m.Run)) }
 
 const (
 	programLimit = 30 * time.Second // one tutorial program

@@ -31,11 +31,13 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(brokenMode); mode != "" {
 		os.Exit(broken(mode, os.Getenv("CONFORMANCE_DRIVER")))
 	}
-	code := brokertest.Main(m)
-	if programs != "" {
-		os.RemoveAll(programs)
-	}
-	os.Exit(code)
+	os.Exit(brokertest.Main(func() int {
+		code := m.Run()
+		if programs != "" {
+			os.RemoveAll(programs)
+		}
+		return code
+	}))
 }
 
 var (

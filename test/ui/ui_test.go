@@ -15,7 +15,7 @@ import (
 	"github.com/firemq/firemq/test/internal/brokertest"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(brokertest.Main(m.Run)) }
 
 const limit = 5 * time.Minute
 
