@@ -360,7 +360,9 @@ func TestGetDoesNotWaitForAnother(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, rec := diskBroker(t, fs, Snapshot{}); rec.Messages != 0 {
+	b, rec := diskBroker(t, fs, Snapshot{})
+	defer b.Close()
+	if rec.Messages != 0 {
 		t.Fatalf("%d messages came back after they were acked", rec.Messages)
 	}
 }

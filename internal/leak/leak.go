@@ -77,8 +77,11 @@ func (s *state) left() string {
 
 func (s *state) more() string {
 	var left strings.Builder
-	// The clock of fasthttp is one for the process.
-	if err := goleak.Find(s.goroutines, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1")); err != nil {
+	// fasthttp has one clock for the process, and goroutines that compress.
+	if err := goleak.Find(s.goroutines,
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp/stackless.funcWorker"),
+	); err != nil {
 		fmt.Fprintln(&left, err)
 	}
 	if n := pool.Live() - s.lent; n != 0 {
