@@ -65,7 +65,7 @@ func build(t *testing.T) (runner, driver string) {
 	return filepath.Join(programs, "firemq-conformance"), filepath.Join(programs, "conformance")
 }
 
-const suiteLimit = 5 * time.Minute
+const suiteLimit = 10 * time.Minute
 
 // run runs the runner and gives its exit status and what it prints.
 func run(t *testing.T, env []string, args ...string) (status int, out string) {
