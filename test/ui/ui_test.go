@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(brokertest.Main(m.Run)) }
 
-const limit = 5 * time.Minute
+const limit = 10 * time.Minute
 
 var failed = regexp.MustCompile(`(?m)^not ok`)
 
