@@ -42,7 +42,7 @@ func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Microsecond)
 	defer tick.Stop()
-	for deadline := time.After(10 * time.Second); !f(); {
+	for deadline := time.After(time.Minute); !f(); {
 		select {
 		case <-tick.C:
 		case <-deadline:
@@ -293,7 +293,7 @@ func TestSnapshotIsSavedAfterTheJournalWasLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("Commit does not return")
 		}
 		return s
