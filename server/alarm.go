@@ -30,7 +30,8 @@ type Resources struct {
 // until then nobody publishes more, however busy the machine is. An alarm begins at its limit, for memory a 32nd
 // before, and ends when a twentieth of the limit is free again, so that it does not come and go with every message.
 // While it holds, what clients had on their way when they were
-// told of it may still come, as far as a 64th beyond the limit (see broker.AllowLate). A consumer that drains
+// told of it may still come, as far as a 64th beyond the limit, and as much again of those whose acks may end it (see
+// broker.AllowLate). A consumer that drains
 // queues makes garbage, not free memory, and while publishers are paused little else would have it
 // collected: while the memory alarm holds, the watch does so itself.
 type alarms struct {
@@ -41,11 +42,13 @@ type alarms struct {
 	allow func(granted)           // what may be published and made until the next reading
 	quit  chan struct{}
 	over  chan struct{}
-	wake  chan struct{} // holds one token: limits changed, or the journal's state
+	wake  chan struct{}      // holds one token: limits changed, or the journal's state
+	asks  chan chan struct{} // each is closed after a reading
 
 	mu sync.Mutex
 	// Guarded by mu.
-	stall   error // why the journal cannot write, nil when it can
+	stall   error         // why the journal cannot write, nil when it can
+	forced  broker.Reason // alarms that an administrator has raised
 	r       Resources
 	started bool
 	limited bool // the Go runtime has a limit of ours
@@ -83,7 +86,7 @@ const (
 func newAlarms(log *slog.Logger, p probe, limit MemoryLimit, diskFree int64, dir string) *alarms {
 	a := &alarms{
 		log: log, probe: p, dir: dir,
-		quit: make(chan struct{}), over: make(chan struct{}), wake: make(chan struct{}, 1),
+		quit: make(chan struct{}), over: make(chan struct{}), wake: make(chan struct{}, 1), asks: make(chan chan struct{}),
 	}
 	a.r.MemoryTotal = a.probe.total()
 	a.setLimits(limit, diskFree)
@@ -118,6 +121,16 @@ func (m MemoryLimit) of(total int64) int64 {
 	return total / 100 * int64(m.Percent)
 }
 
+// force raises alarms whatever there is, or lets the limits decide again. Any goroutine.
+func (a *alarms) force(which broker.Reason, on bool) {
+	a.mu.Lock()
+	if a.forced |= which; !on {
+		a.forced &^= which
+	}
+	a.mu.Unlock()
+	a.poke()
+}
+
 // stalled is journal.Options.OnStall.
 func (a *alarms) stalled(err error) {
 	a.mu.Lock()
@@ -130,6 +143,17 @@ func (a *alarms) poke() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
+	}
+}
+
+// look takes a reading and returns after it: limits that were changed before have had their effect. Any goroutine, after
+// start.
+func (a *alarms) look() {
+	done := make(chan struct{})
+	select {
+	case a.asks <- done:
+		<-done
+	case <-a.over:
 	}
 }
 
@@ -168,13 +192,18 @@ func (a *alarms) watch(next time.Duration) {
 	timer := time.NewTimer(next)
 	defer timer.Stop()
 	for {
+		var done chan struct{}
 		select {
 		case <-a.quit:
 			return
 		case <-a.wake:
 		case <-timer.C:
+		case done = <-a.asks:
 		}
 		timer.Reset(a.sample())
+		if done != nil {
+			close(done)
+		}
 	}
 }
 
@@ -190,9 +219,9 @@ func (a *alarms) sample() (next time.Duration) {
 	a.mu.Lock()
 	r := &a.r
 	r.Memory, r.DiskFree = resident, free
-	r.MemoryAlarm = r.MemoryLimit > 0 && above(resident, r.MemoryLimit, was.MemoryAlarm)
+	r.MemoryAlarm = a.forced&broker.PauseMemory != 0 || r.MemoryLimit > 0 && above(resident, r.MemoryLimit, was.MemoryAlarm)
 	short := known && r.DiskFreeLimit > 0 && below(free, r.DiskFreeLimit, was.DiskAlarm)
-	r.DiskAlarm = short || a.stall != nil
+	r.DiskAlarm = short || a.stall != nil || a.forced&broker.PauseDisk != 0
 	is, stall := *r, a.stall
 	a.mu.Unlock()
 
@@ -204,7 +233,8 @@ func (a *alarms) sample() (next time.Duration) {
 	if is.MemoryLimit > 0 && !is.MemoryAlarm {
 		room = max(early(is.MemoryLimit)-is.Memory, leastRoom)
 	}
-	a.allow(granted{room, is.lateRoom(known && stall == nil), keptRoom(is.MemoryLimit, is.Memory), declaredRoom(is.MemoryLimit)})
+	disk := known && stall == nil
+	a.allow(granted{room, is.lateRoom(disk), is.owingRoom(disk), keptRoom(is.MemoryLimit, is.Memory), declaredRoom(is.MemoryLimit)})
 	if is.MemoryAlarm != was.MemoryAlarm {
 		a.logChange(is.MemoryAlarm, "memory", "resident", is.Memory, "limit", is.MemoryLimit)
 	}
@@ -243,6 +273,18 @@ func (r *Resources) lateRoom(disk bool) int64 {
 	return max(room/2, 0)
 }
 
+// owingRoom is how many bytes more may be published during an alarm by those whose acks may end it.
+func (r *Resources) owingRoom(disk bool) int64 {
+	room := int64(broker.Unlimited)
+	if r.MemoryLimit > 0 {
+		room = r.MemoryLimit / lateShare
+	}
+	if disk && r.DiskFreeLimit > 0 {
+		room = min(room, r.DiskFreeLimit/lateShare)
+	}
+	return room
+}
+
 // nothing is the limit by which an administrator has all publishers wait, and nobody else.
 const nothing = 1
 
@@ -269,9 +311,10 @@ func declaredRoom(limit int64) int64 {
 	return limit / declaredShare
 }
 
-// granted is how many bytes may be published, be published although an alarm holds, and kept of what is not messages,
-// until the next reading, and how many queues, exchanges and bindings may take in all.
-type granted struct{ published, late, kept, declared int64 }
+// granted is how many bytes may be published, be published although an alarm holds, the same by those with deliveries
+// to settle during one alarm, and kept of what is not messages, until the next reading, and how many queues, exchanges
+// and bindings may take in all.
+type granted struct{ published, late, owing, kept, declared int64 }
 
 // above reports whether n is too near to a limit, which an alarm that holds ends further below only.
 func above(n, limit int64, holds bool) bool {
