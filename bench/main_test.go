@@ -1,10 +1,10 @@
 package bench
 
 import (
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/firemq/firemq/internal/leak"
 )
 
-// A run leaves no goroutine behind, however it ends.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leak.Main(m.Run)) }

@@ -42,7 +42,7 @@ func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Microsecond)
 	defer tick.Stop()
-	for deadline := time.After(10 * time.Second); !f(); {
+	for deadline := time.After(time.Minute); !f(); {
 		select {
 		case <-tick.C:
 		case <-deadline:
@@ -293,7 +293,7 @@ func TestSnapshotIsSavedAfterTheJournalWasLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("Commit does not return")
 		}
 		return s
@@ -360,7 +360,9 @@ func TestGetDoesNotWaitForAnother(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, rec := diskBroker(t, fs, Snapshot{}); rec.Messages != 0 {
+	b, rec := diskBroker(t, fs, Snapshot{})
+	defer b.Close()
+	if rec.Messages != 0 {
 		t.Fatalf("%d messages came back after they were acked", rec.Messages)
 	}
 }

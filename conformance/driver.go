@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	commandLimit = 10 * time.Second
+	commandLimit = 30 * time.Second
 	// startLimit is for the first command: the driver may have to be compiled.
 	startLimit = 2 * time.Minute
 	// exitLimit is how long a driver may take to end once its stdin is closed.
-	exitLimit = 5 * time.Second
+	exitLimit = 10 * time.Second
 	// maxReply bounds a line of the driver: four times the largest body and then some.
 	maxReply = 64 << 20
 )

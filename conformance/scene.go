@@ -184,7 +184,7 @@ var all = map[string]fields{
 
 const (
 	// nextLimit is how long next waits for a message that must come, noMore for one that must not.
-	nextLimit = 5 * time.Second
+	nextLimit = 20 * time.Second
 	noMore    = 300 * time.Millisecond
 )
 

@@ -27,16 +27,17 @@ import (
 	fire "github.com/firemq/firemq/sdk/go"
 )
 
-// TestMain is the broker itself when a test has started it as a process of its own.
-func TestMain(m *testing.M) {
-	if dir := os.Getenv("FIREMQ_TEST_BROKER"); dir != "" {
-		if err := serveTest(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+// The test's binary is the broker itself when a test has started it as a process of its own.
+func init() {
+	dir := os.Getenv("FIREMQ_TEST_BROKER")
+	if dir == "" {
 		return
 	}
-	os.Exit(m.Run())
+	if err := serveTest(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // reading is what the process says of its memory, after a collection.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/firemq/firemq/broker"
@@ -21,6 +22,8 @@ type saver struct {
 	wake chan struct{}  // holds one token: something changed
 	quit chan struct{}
 	over chan struct{}
+
+	writing sync.Mutex // held by now: the outermost lock
 }
 
 func newSaver(file string, log *slog.Logger) *saver {
@@ -62,11 +65,15 @@ func (s *saver) run() {
 	}
 }
 
-// now rewrites the file with the state at this moment.
+// now rewrites the file with the state at this moment. A start calls it beside the goroutine, which a change of that
+// start may have woken: two at once would write the same file beside definitions.json, and the later of their states
+// might not be the one that stays.
 func (s *saver) now() error {
 	if s.file == "" {
 		return nil
 	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	snap := s.b.Snapshot()
 	if err := s.b.Commit(&snap); err != nil {
 		return err

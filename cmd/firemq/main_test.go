@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/firemq/firemq/internal/leak"
 )
 
 // TestMain makes the test binary be firemq for the tests that need a process.
@@ -18,7 +20,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(leak.Main(m.Run))
 }
 
 // result is what a command line did.

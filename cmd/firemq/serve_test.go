@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -287,7 +288,7 @@ func deaf(t *testing.T, p *process) {
 	hears := make(chan struct{}, 1)
 	config := amqp091.Config{Dial: func(network, addr string) (net.Conn, error) {
 		c, err := net.Dial(network, addr)
-		return &deafConn{Conn: c, deaf: hears}, err
+		return &deafConn{Conn: c, deaf: hears, closed: make(chan struct{})}, err
 	}}
 	conn, err := amqp091.DialConfig(url, config)
 	if err != nil {
@@ -300,17 +301,24 @@ func deaf(t *testing.T, p *process) {
 	t.Cleanup(func() { conn.CloseDeadline(time.Now()) })
 }
 
-// deafConn gives nothing more to its reader once there is a token in deaf.
+// deafConn gives nothing more to its reader, until it is closed, once there is a token in deaf.
 type deafConn struct {
 	net.Conn
-	deaf chan struct{}
+	deaf   chan struct{}
+	closed chan struct{} // by Close
+	once   sync.Once     // for closed
+}
+
+func (c *deafConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }
 
 func (c *deafConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	select {
 	case <-c.deaf:
-		<-make(chan struct{})
+		<-c.closed
 	default:
 	}
 	return n, err

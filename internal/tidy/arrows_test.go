@@ -12,6 +12,7 @@ var arrows = map[string][]string{
 	"frames/fmq1":       {"broker/message", "frames/table"},
 	"internal/prefetch": {},
 	"internal/vfs":      {},
+	"internal/leak":     {"pool"},
 	"internal/tidy":     {},
 	"internal/misspelt": {},
 
@@ -71,7 +72,7 @@ var arrows = map[string][]string{
 
 	// Tests of the whole and programs for readers.
 	"internal/rawamqp":         {"frames/amqp", "frames/table"},
-	"test/internal/brokertest": {"sdk/go"},
+	"test/internal/brokertest": {"internal/leak", "sdk/go"},
 	"test/internal/suite":      {},
 
 	"deploy/grafana": {},
@@ -85,7 +86,7 @@ var arrows = map[string][]string{
 	"examples/go/work_queues":       {"sdk/go"},
 }
 
-// testArrows says what the tests of a package may import beside its arrows and itself.
+// testArrows says what the tests of a package may import beside its arrows, itself and internal/leak.
 var testArrows = map[string][]string{
 	"":                     {"pool", "sdk/go"}, // its leak check, and the other end of its benchmark
 	"broker/definitions":   {"broker/message", "journal"},
@@ -132,6 +133,7 @@ var homes = map[string][]string{
 	"go.opentelemetry.io/proto/otlp":          {"tracing"},
 	"google.golang.org/protobuf":              {"tracing"},
 	"github.com/rabbitmq/amqp091-go":          {"conformance", "examples/go/amqp_hello"},
+	"go.uber.org/goleak":                      {"internal/leak"},
 }
 
 // testModules are for tests only, of any package.

@@ -64,6 +64,7 @@ var rules = []rule{
 	{"generated files", onGo(generatedFiles)},
 	{"nothing of this machine", nothingOfThisMachine},
 	{"links lead somewhere", linksLeadSomewhere},
+	{"tests leave nothing behind", testsLeaveNothing},
 }
 
 func imported(s *source, each func(path string, node ast.Node)) {
@@ -80,7 +81,7 @@ func importsGoDown(s *source, found report) {
 	dir := s.dir()
 	allowed, known := arrows[dir]
 	if s.isTest() {
-		allowed = slices.Concat(allowed, testArrows[dir], []string{dir})
+		allowed = slices.Concat(allowed, testArrows[dir], []string{dir, "internal/leak"})
 	} else if !known {
 		found(s, s.ast.Name, "package %q is not in the table of arrows", dir)
 		return
@@ -329,6 +330,66 @@ func linksLeadSomewhere(files []*source, found report) {
 			if !strings.Contains(target, "://") && !there[path.Join(path.Dir(s.path), target)] {
 				found(s, nil, "the link to %s leads nowhere", target)
 			}
+		}
+	}
+}
+
+// testsLeaveNothing wants a TestMain that asks package leak, itself or through brokertest, of every package whose tests
+// may start goroutines: there is a go statement in it or in what it imports, or its tests import one with such.
+func testsLeaveNothing(files []*source, found report) {
+	type pkg struct {
+		starts  bool     // has a go statement
+		imports []string // folders of this module
+		test    *source  // any of its tests
+		asks    bool     // package leak
+	}
+	packages, tests := make(map[string]*pkg), make(map[string]*pkg)
+	for _, s := range files {
+		if s.ast == nil {
+			continue
+		}
+		in := packages
+		if s.isTest() {
+			in = tests
+		}
+		p := in[s.dir()]
+		if p == nil {
+			p = &pkg{imports: []string{s.dir()}, test: s}
+			in[s.dir()] = p
+		}
+		imported(s, func(path string, _ ast.Node) {
+			if rest, ours := strings.CutPrefix(path, module); ours && (rest == "" || rest[0] == '/') {
+				p.imports = append(p.imports, strings.TrimPrefix(rest, "/"))
+			}
+		})
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				p.starts = true
+			case *ast.CallExpr:
+				if f, ok := n.Fun.(*ast.SelectorExpr); ok {
+					p.starts = p.starts || f.Sel.Name == "Go" // of a sync.WaitGroup
+					p.asks = p.asks || f.Sel.Name == "Main" && (isIdent(f.X, "leak") || isIdent(f.X, "brokertest"))
+				}
+				p.asks = p.asks || isIdent(n.Fun, "Main") // brokertest's own
+			}
+			return true
+		})
+	}
+	for dir, p := range tests {
+		var starts func(p *pkg, seen map[string]bool) bool
+		starts = func(p *pkg, seen map[string]bool) bool {
+			return p.starts || slices.ContainsFunc(p.imports, func(to string) bool {
+				next := packages[to]
+				if next == nil || seen[to] {
+					return false
+				}
+				seen[to] = true
+				return starts(next, seen)
+			})
+		}
+		if !p.asks && starts(p, make(map[string]bool)) {
+			found(p.test, p.test.ast.Name, "the tests of package %q start goroutines, and no TestMain calls leak.Main", dir)
 		}
 	}
 }

@@ -201,6 +201,12 @@ func TestRulesCanFail(t *testing.T) {
 
 		{"links lead somewhere", "docs/a.md", "[b](../b.md)", "../b.md leads nowhere"},
 		{"links lead somewhere", "docs/a.md", "[itself](a.md#part) [the folder](../docs) [elsewhere](https://example.org)", ""},
+
+		{"tests leave nothing behind", "route/a_test.go", `package route; func f() { go f() }`, "no TestMain calls leak.Main"},
+		{"tests leave nothing behind", "route/a_test.go", `package route; func f() { wg.Go(f) }`, "no TestMain calls leak.Main"},
+		{"tests leave nothing behind", "route/a_test.go", `package route; func f() { go f() }; func TestMain(m *testing.M) { os.Exit(leak.Main(m.Run)) }`, ""},
+		{"tests leave nothing behind", "route/a_test.go", `package route; func f() { f() }`, ""},
+		{"tests leave nothing behind", "route/a.go", `package route; func f() { go f() }`, ""},
 	} {
 		i := slices.IndexFunc(rules, func(r rule) bool { return r.name == c.rule })
 		if i < 0 {

@@ -1,10 +1,10 @@
 package fire
 
 import (
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/firemq/firemq/internal/leak"
 )
 
-// What runs already when the tests begin is of gnet, for good.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
+func TestMain(m *testing.M) { os.Exit(leak.Main(m.Run)) }

@@ -1,9 +1,10 @@
 package fmq1
 
 import (
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/firemq/firemq/internal/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leak.Main(m.Run)) }

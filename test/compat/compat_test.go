@@ -18,11 +18,11 @@ import (
 	"github.com/firemq/firemq/test/internal/brokertest"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(brokertest.Main(m.Run)) }
 
 const (
 	programLimit = 30 * time.Second // one tutorial program
-	suiteLimit   = 4 * time.Minute  // all tests of one client
+	suiteLimit   = 6 * time.Minute  // all tests of one client, beside those of the others
 )
 
 func python(t *testing.T) string {
@@ -40,7 +40,8 @@ func node(t *testing.T, folder ...string) string {
 	return path
 }
 
-// run runs a program in a folder of the repository with AMQP_URL set and gives its output.
+// run runs a program in a folder of the repository with AMQP_URL set, and a folder for its temporary files that ends
+// with the test, and gives its output.
 func run(t *testing.T, limit time.Duration, amqpURL, folder, name string, args ...string) (string, error) {
 	t.Helper()
 	return runEnv(t, limit, []string{"AMQP_URL=" + amqpURL}, folder, name, args...)
@@ -52,7 +53,7 @@ func runEnv(t *testing.T, limit time.Duration, env []string, folder, name string
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = filepath.Join(brokertest.Root(), filepath.FromSlash(folder))
-	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
+	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "TMPDIR="+t.TempDir()), env...)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {

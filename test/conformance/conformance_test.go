@@ -31,11 +31,13 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(brokenMode); mode != "" {
 		os.Exit(broken(mode, os.Getenv("CONFORMANCE_DRIVER")))
 	}
-	code := brokertest.Main(m)
-	if programs != "" {
-		os.RemoveAll(programs)
-	}
-	os.Exit(code)
+	os.Exit(brokertest.Main(func() int {
+		code := m.Run()
+		if programs != "" {
+			os.RemoveAll(programs)
+		}
+		return code
+	}))
 }
 
 var (
@@ -63,7 +65,7 @@ func build(t *testing.T) (runner, driver string) {
 	return filepath.Join(programs, "firemq-conformance"), filepath.Join(programs, "conformance")
 }
 
-const suiteLimit = 5 * time.Minute
+const suiteLimit = 10 * time.Minute
 
 // run runs the runner and gives its exit status and what it prints.
 func run(t *testing.T, env []string, args ...string) (status int, out string) {

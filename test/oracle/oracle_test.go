@@ -20,6 +20,8 @@ import (
 	"os"
 	"sync"
 	"testing"
+
+	"github.com/firemq/firemq/internal/leak"
 )
 
 var (
@@ -70,20 +72,22 @@ func both(t *testing.T) *brokers {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code := m.Run()
-	if sides.fire != nil {
-		if err := sides.fire.stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stop FireMQ:", err)
-			code = max(code, 1)
+	os.Exit(leak.Main(func() int {
+		code := m.Run()
+		if sides.fire != nil {
+			if err := sides.fire.stop(); err != nil {
+				fmt.Fprintln(os.Stderr, "stop FireMQ:", err)
+				code = max(code, 1)
+			}
 		}
-	}
-	if sides.rabbit != nil {
-		if err := sides.rabbit.stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stop RabbitMQ:", err)
-			code = max(code, 1)
+		if sides.rabbit != nil {
+			if err := sides.rabbit.stop(); err != nil {
+				fmt.Fprintln(os.Stderr, "stop RabbitMQ:", err)
+				code = max(code, 1)
+			}
 		}
-	}
-	os.Exit(code)
+		return code
+	}))
 }
 
 // vhost is the vhost of a worker, the same name on both sides.

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		beCrowd(strings.Fields(addrs))
 		os.Exit(0)
 	}
-	os.Exit(brokertest.Main(m))
+	os.Exit(brokertest.Main(m.Run))
 }
 
 // startCrowd starts the process, which knows more addresses of the broker if there are any; it ends with the test.

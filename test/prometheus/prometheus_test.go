@@ -27,7 +27,7 @@ import (
 	"github.com/firemq/firemq/test/internal/brokertest"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(brokertest.Main(m.Run)) }
 
 const (
 	bin   = ".cache/prometheus/usr/bin/" // where make deps puts it

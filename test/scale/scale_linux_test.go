@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(brokertest.Main(m))
+	os.Exit(brokertest.Main(m.Run))
 }
 
 const (

@@ -15,9 +15,9 @@ import (
 	"github.com/firemq/firemq/test/internal/brokertest"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokertest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(brokertest.Main(m.Run)) }
 
-const limit = 5 * time.Minute
+const limit = 10 * time.Minute
 
 var failed = regexp.MustCompile(`(?m)^not ok`)
 

@@ -44,10 +44,11 @@ def flaky(self, failures):
     return self.request.retries
 
 
-@app.task(name="tasks.nap")
-def nap(seconds):
-    time.sleep(seconds)
-    return seconds
+@app.task(name="tasks.held")
+def held(path):
+    """Ends when there is a file."""
+    while not os.path.exists(path):
+        time.sleep(0.02)
 
 
 @app.task(name="tasks.once_more", acks_late=True)

@@ -86,32 +86,34 @@ def test_a_large_argument(call):
     assert call("add", text, text).get(timeout=LIMIT) == text + text
 
 
-def test_inspection(app, worker, queue):
-    inspect = app.control.inspect([worker.node], timeout=5)
+def test_inspection(app, worker, queue, tmp_path):
+    inspect = app.control.inspect([worker.node], timeout=LIMIT)
     assert inspect.ping() == {worker.node: {"ok": "pong"}}
     assert "tasks.add" in inspect.registered()[worker.node]
     assert [q["name"] for q in inspect.active_queues()[worker.node]] == [queue]
     assert inspect.stats()[worker.node]["broker"]["transport"] == "amqp"
-    result = app.send_task("tasks.nap", (1,))
+    end = tmp_path / "end"
+    result = app.send_task("tasks.held", (str(end),))
     eventually(lambda: [task["id"] for task in inspect.active()[worker.node]] == [result.id])
-    assert result.get(timeout=LIMIT) == 1
+    end.touch()
+    assert result.get(timeout=LIMIT) is None
 
 
 def test_a_task_is_revoked_by_the_control_command(app, call, worker):
     result = call("add", 1, 1, countdown=60)
-    inspect = app.control.inspect([worker.node], timeout=5)
+    inspect = app.control.inspect([worker.node], timeout=LIMIT)
     eventually(lambda: inspect.scheduled()[worker.node])
     app.control.revoke(result.id)
     eventually(lambda: result.id in inspect.revoked()[worker.node])
-    app.control.broadcast("revoke", arguments={"task_id": result.id, "terminate": True}, reply=True, timeout=5)
+    app.control.broadcast("revoke", arguments={"task_id": result.id, "terminate": True}, destination=[worker.node], reply=True, timeout=LIMIT)
 
 
 def test_a_worker_is_told_to_consume_another_queue(app, call, worker, queue):
     other = queue + "-other"
-    (answer,) = app.control.add_consumer(other, reply=True, destination=[worker.node], timeout=5)
+    (answer,) = app.control.add_consumer(other, reply=True, destination=[worker.node], timeout=LIMIT)
     assert "ok" in answer[worker.node]
     assert call("add", 3, 4, queue=other).get(timeout=LIMIT) == 7
-    (answer,) = app.control.cancel_consumer(other, reply=True, destination=[worker.node], timeout=5)
+    (answer,) = app.control.cancel_consumer(other, reply=True, destination=[worker.node], timeout=LIMIT)
     assert "ok" in answer[worker.node]
     with app.connection_for_write() as connection:
         connection.default_channel.queue_delete(other)
@@ -139,7 +141,7 @@ def test_events_tell_a_tasks_life(app, call, worker):
 def test_a_late_acked_task_survives_its_worker(app, call, worker, tmp_path):
     path = tmp_path / "tries"
     result = call("once_more", str(path))
-    eventually(path.exists)
+    eventually(lambda: path.exists() and path.read_text())
     worker.kill()
     worker.start()
     assert result.get(timeout=LIMIT) == 2

@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/firemq/firemq/internal/leak"
 	fire "github.com/firemq/firemq/sdk/go"
 )
 
@@ -83,20 +84,22 @@ func Binary(t testing.TB) string {
 	return bin
 }
 
-// Main is what a package's TestMain calls: it runs the tests, then stops the shared broker and
-// removes the binary that Binary built.
-func Main(m *testing.M) int {
-	code := m.Run()
-	if shared != nil {
-		if err := shared.stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stop the shared broker:", err)
-			code = max(code, 1)
+// Main is what a package's TestMain calls with m.Run: it runs the tests, stops the shared broker, removes the binary
+// that Binary built and, as leak.Main, fails what leaves something behind.
+func Main(run func() int) int {
+	return leak.Main(func() int {
+		code := run()
+		if shared != nil {
+			if err := shared.stop(); err != nil {
+				fmt.Fprintln(os.Stderr, "stop the shared broker:", err)
+				code = max(code, 1)
+			}
 		}
-	}
-	if os.Getenv("FIREMQ_BIN") == "" {
-		os.Remove(filepath.Join(Root(), ".cache", "test", "firemq-"+strconv.Itoa(os.Getpid())))
-	}
-	return code
+		if os.Getenv("FIREMQ_BIN") == "" {
+			os.Remove(filepath.Join(Root(), ".cache", "test", "firemq-"+strconv.Itoa(os.Getpid())))
+		}
+		return code
+	})
 }
 
 // Options says how a broker is started.

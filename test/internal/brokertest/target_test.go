@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestMain(m *testing.M) { os.Exit(Main(m)) }
+func TestMain(m *testing.M) { os.Exit(Main(m.Run)) }
 
 // A target has the same address after a restart, and an alarm that begins and ends.
 func TestTarget(t *testing.T) {

@@ -51,7 +51,7 @@ func main() {
 		{"packages", "", append([]string{"-timeout=6m"}, inside...)},
 		{"packages, race build", raceless(), append([]string{"-race", "-timeout=8m"}, inside...)},
 		{"RabbitMQ's answers, race build", raceless(), []string{"-race", "-count=1", "-timeout=8m", oracle}},
-		{"clients and crashes, built binary", "", append([]string{"-count=1", "-timeout=8m"}, outside...)},
+		{"clients and crashes, built binary", "", append([]string{"-count=1", "-timeout=20m"}, outside...)},
 	} {
 		if step.skip != "" {
 			total.skips["step "+step.name] = step.skip

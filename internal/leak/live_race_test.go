@@ -1,0 +1,5 @@
+//go:build race
+
+package leak
+
+func init() { left["buffer"] = "1 buffers that are lent" }

@@ -1,0 +1,10 @@
+package journal
+
+import (
+	"os"
+	"testing"
+
+	"github.com/firemq/firemq/internal/leak"
+)
+
+func TestMain(m *testing.M) { os.Exit(leak.Main(m.Run)) }
