@@ -224,7 +224,7 @@ func generate(seed uint64) *script {
 		g.step()
 	}
 	for i := range queues {
-		if i != g.quorum || !g.getting { // who gets from a quorum queue is counted as a consumer
+		if i != g.quorum { // who holds a message is counted as a consumer there
 			g.add(`%s queue.declare queue="q%d" passive`, g.looker(i), i)
 		}
 		g.add(`%s basic.get queue="q%d"`, g.looker(i), i)
@@ -743,11 +743,7 @@ func (g *generator) quorumStep(i int) {
 			g.consuming[i] = false
 		}
 	case 18:
-		if g.getting || g.chance(3) {
-			g.add(`%s queue.purge queue="q%d"`, g.looker(i), i)
-		} else {
-			g.add(`%s queue.declare queue="q%d" passive`, g.looker(i), i)
-		}
+		g.add(`%s queue.purge queue="q%d"`, g.looker(i), i)
 	case 19:
 		g.govern(i)
 	}
