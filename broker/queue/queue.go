@@ -713,8 +713,9 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 
 // Get takes the next message for a basic.get, which no prefetch limits and single active
 // consumer does not forbid. It counts as unacked without a consumer: settle it with Ack or
-// Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead.
-// ok is false when the queue is empty.
+// Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead, 1,024 at most.
+// ok is false when the queue is empty, or as good as that: more than those have expired, and Expire, for which NextExpiry
+// calls, comes first.
 //
 // A message that waits for the journal is handed out too, even before its record is appended: a client that
 // publishes and then gets must find its message, and what is confirmed may lie behind one that is not.
@@ -722,10 +723,7 @@ func (q *Queue) Get(now int64, out *Effects) (e Entry, ok bool) {
 	if q.delays != nil {
 		q.ripen(now, sweep, out)
 	}
-	for q.due(now) {
-		q.die(Expired, out)
-	}
-	if q.ready.n == 0 {
+	if q.expire(now, sweep, out) == sweep && q.due(now) || q.ready.n == 0 {
 		q.checkNow()
 		return Entry{}, false
 	}

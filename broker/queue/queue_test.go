@@ -1451,3 +1451,31 @@ func TestMemoryOfABacklogIsGivenBack(t *testing.T) {
 		t.Errorf("a short queue starts with a chunk of %d", got)
 	}
 }
+
+// TestGetOfManyThatHaveExpired: a get looks behind some that have expired, not behind a backlog of them, for which the
+// queue's lock would be held.
+func TestGetOfManyThatHaveExpired(t *testing.T) {
+	for _, n := range []int{1, sweep - 1, sweep, sweep + 1, 3*sweep + 5} {
+		r := newRig(t, nil)
+		r.publish(sent{expiration: 10, times: n}, sent{size: 7})
+		r.now += 10
+		for left := n; ; left -= sweep {
+			r.out.Reset()
+			e, ok := r.q.Get(r.now, &r.out)
+			r.ok()
+			if gone := min(left, sweep); len(r.out.Dead) != gone || ok != (left <= sweep) {
+				t.Fatalf("%d have expired, %d are left: %d go, got one %t", n, left, len(r.out.Dead), ok)
+			}
+			if !ok {
+				if at := r.q.NextExpiry(); at == 0 || at > r.now {
+					t.Fatalf("the others are to go at %d, it is %d", at, r.now)
+				}
+				continue
+			}
+			if e.Size != 7 {
+				t.Fatalf("got %+v", e)
+			}
+			break
+		}
+	}
+}
