@@ -167,6 +167,7 @@ func (q *Queue) reconfigure(t *turn, e *effective) {
 	}
 	q.rewindow(e.Dedup, t.now)
 	if changed {
+		q.used.Store(t.now) // its lease begins anew, as in RabbitMQ
 		q.sm.Reconfigure(e.Config, t.now, &t.fx)
 		q.apply(t)
 		q.dispatch(t)

@@ -224,7 +224,7 @@ func generate(seed uint64) *script {
 		g.step()
 	}
 	for i := range queues {
-		if i != g.quorum || !g.getting { // who gets from a quorum queue is counted as a consumer
+		if i != g.quorum { // who holds a message is counted as a consumer there
 			g.add(`%s queue.declare queue="q%d" passive`, g.looker(i), i)
 		}
 		g.add(`%s basic.get queue="q%d"`, g.looker(i), i)
@@ -326,10 +326,8 @@ func (g *generator) queue(i int) string {
 }
 
 func (g *generator) quorumQueue(i int) string {
-	args := `x-queue-type=S"quorum"`
-	if g.getting && !g.chance(3) {
-		args += fmt.Sprintf(" x-delivery-limit=I%d", g.IntN(3))
-	}
+	// Without a limit RabbitMQ puts what comes back behind all others.
+	args := fmt.Sprintf(`x-queue-type=S"quorum" x-delivery-limit=I%s`, g.deliveries())
 	if g.getting && g.chance(2) {
 		args += fmt.Sprintf(" x-max-length=I%d", g.IntN(4))
 	}
@@ -357,6 +355,14 @@ func (g *generator) redeclare(line string) {
 	g.add("a 9 %s", line)
 }
 
+// deliveries is a delivery limit of the quorum queue.
+func (g *generator) deliveries() string {
+	if g.getting {
+		return g.one("0", "1", "2", "50")
+	}
+	return "50"
+}
+
 // policy puts a policy on one queue, or takes it away.
 func (g *generator) policy(i int) {
 	if g.policies[i] != "" && g.chance(2) {
@@ -366,10 +372,7 @@ func (g *generator) policy(i int) {
 	}
 	definition := g.limits()
 	if i == g.quorum {
-		definition = []string{"delivery-limit=I9"}
-		if g.getting {
-			definition[0] = "delivery-limit=I" + g.one("0", "1")
-		}
+		definition = []string{"delivery-limit=I" + g.deliveries()}
 	}
 	if i+1 < queues && g.chance(2) {
 		definition = append(definition, fmt.Sprintf(`dead-letter-exchange=S"" dead-letter-routing-key=S"q%d"`, i+1))
@@ -740,11 +743,7 @@ func (g *generator) quorumStep(i int) {
 			g.consuming[i] = false
 		}
 	case 18:
-		if g.getting || g.chance(3) {
-			g.add(`%s queue.purge queue="q%d"`, g.looker(i), i)
-		} else {
-			g.add(`%s queue.declare queue="q%d" passive`, g.looker(i), i)
-		}
+		g.add(`%s queue.purge queue="q%d"`, g.looker(i), i)
 	case 19:
 		g.govern(i)
 	}
