@@ -22,7 +22,7 @@ import (
 var (
 	cyclesLine = regexp.MustCompile(`(?m)^cycles/second=(\d+)$`)
 	recordLine = regexp.MustCompile(`^(\d+) \d+ @`)
-	frameLine  = regexp.MustCompile(`^#\t0x[0-9a-f]+\t(\S+)\+0x[0-9a-f]+\t(\S+):(\d+)`)
+	frameLine  = regexp.MustCompile(`^#\t0x[0-9a-f]+\t(\S+)\+0x[0-9a-f]+\t+(\S+):(\d+)`)
 )
 
 // waits are the seconds that goroutines have waited so far, by their stacks: a line for each frame, the innermost

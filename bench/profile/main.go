@@ -47,13 +47,14 @@ type subject struct {
 
 func run(ctx context.Context, args []string) error {
 	s := subject{ctx: ctx}
-	var presets, cpu, mutex string
+	var presets, cpu, mutex, sheet string
 	f := flag.NewFlagSet("profile [flags] [-- flags of firemq bench, instead of presets]", flag.ContinueOnError)
 	f.StringVar(&s.firemq, "firemq", "./firemq", "the binary that makes the load")
 	f.Float64Var(&s.seconds, "seconds", 5, "measured time of a load")
 	f.StringVar(&presets, "presets", "transient transient-4x4 persistent persistent-4x4 persistent-1k fanout queues latency-persistent", "loads, as firemq bench names them")
 	f.StringVar(&cpu, "cpu", "", "write a CPU profile of all loads, over both protocols, to this file")
 	f.StringVar(&mutex, "mutex", "", "write a mutex profile of transient-4x4 and persistent-4x4 to this file, and print what is waited for")
+	f.StringVar(&sheet, "csv", "", "write what takes the CPU time of each load, and which locks are waited for, to this file")
 	count := f.Uint64("count", 0, "print the allocations per message of so many messages, and the pauses")
 	f.Float64Var(&s.most, "most", math.Inf(1), "fail if a message takes more allocations")
 	if err := f.Parse(args); err != nil {
@@ -95,6 +96,11 @@ func run(ctx context.Context, args []string) error {
 			if err := s.mutexProfile(mutex, preset); err != nil {
 				return err
 			}
+		}
+	}
+	if sheet != "" {
+		if err := s.sheet(sheet, strings.Fields(presets)); err != nil {
+			return err
 		}
 	}
 	if *count > 0 {
@@ -148,33 +154,42 @@ func (s subject) loads(presets []string) error {
 
 // mutexProfile prints which locks goroutines waited for, and where, as a share of the CPU time that the broker used.
 func (s subject) mutexProfile(path, preset string) error {
-	runtime.SetMutexProfileFraction(1)
-	runtime.SetBlockProfileRate(1)
-	before, err := waits("block")
+	locks, rep, cpu, err := s.locks(preset)
 	if err != nil {
 		return err
 	}
-	from := cpuTime()
-	rep, err := s.load("amqp", "--preset", preset, "--duration", fmt.Sprint(s.seconds), "--warmup", "0")
-	used := cpuTime() - from
-	runtime.SetMutexProfileFraction(0)
-	runtime.SetBlockProfileRate(0)
-	if err != nil {
-		return err
-	}
-	after, err := waits("block")
-	if err != nil {
-		return err
-	}
-	for stack, seconds := range before {
-		after[stack] -= seconds
-	}
-	report(os.Stdout, preset, rep.ConsumeRate, used.Seconds(), byLock(after, make(sources)))
+	report(os.Stdout, preset, rep.ConsumeRate, cpu.Seconds(), locks)
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	return errors.Join(pprof.Lookup("mutex").WriteTo(f, 0), f.Close())
+}
+
+// locks are what was waited for under a load, and the CPU time that the broker used meanwhile.
+func (s subject) locks(preset string) ([]lock, *bench.Report, time.Duration, error) {
+	runtime.SetMutexProfileFraction(1)
+	runtime.SetBlockProfileRate(1)
+	defer runtime.SetMutexProfileFraction(0)
+	defer runtime.SetBlockProfileRate(0)
+	before, err := waits("block")
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	from := cpuTime()
+	rep, err := s.load("amqp", "--preset", preset, "--duration", fmt.Sprint(s.seconds), "--warmup", "0")
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	used := cpuTime() - from
+	after, err := waits("block")
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	for stack, seconds := range before {
+		after[stack] -= seconds
+	}
+	return byLock(after, make(sources)), rep, used, nil
 }
 
 // cpuTime is what this process has used so far.
