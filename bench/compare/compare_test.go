@@ -70,6 +70,13 @@ func TestFreshFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// After the last one, though there is a gap.
+	if err := os.Mkdir(filepath.Join(dir, "2026-11-29-10"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := freshFolder(dir, day); filepath.Base(got) != "2026-11-29-11" {
+		t.Errorf("got %s behind number 10", got)
+	}
 }
 
 // TestTables makes the document from two results, twice: the second time changes nothing.
