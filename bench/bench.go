@@ -102,7 +102,7 @@ type Options struct {
 	Backlog     uint64        // messages in the queues before consumers and the measured time begin
 	Drain       bool          // publish nothing after Backlog: the measured time is from the first subscription to the last delivery
 	// Patience is how long the broker may make no progress, in an answer, in confirms or in deliveries,
-	// before it is given up; 0: 10 s and Work.
+	// before it is given up; 0: 10 s and what a consumer takes for a message by Work and ConsumeRate.
 	Patience time.Duration
 
 	// BrokerPID is the broker's process, whose CPU time and memory are measured with those of all its
@@ -189,6 +189,9 @@ func (o Options) withDefaults() (Options, protocol, error) {
 	}
 	if o.Patience == 0 {
 		o.Patience = 10*time.Second + o.Work
+		if o.ConsumeRate > 0 { // of a consumer, in MaxWork as is checked below
+			o.Patience += time.Duration(min(float64(o.Consumers)/o.ConsumeRate, MaxWork.Seconds()) * second)
+		}
 	}
 	for _, v := range []struct {
 		what        string
