@@ -21,11 +21,10 @@ const (
 // amqpWire is a connection with one open channel.
 type amqpWire struct {
 	*link
-	frameMax  uint32
-	multiple  bool
-	queueType string
-	name      string // the broker's product and version
-	out       []byte // request under construction
+	frameMax uint32
+	acks     acks
+	name     string // the broker's product and version
+	out      []byte // request under construction
 
 	// The delivery whose content is under way: basic.deliver, then a header frame, then body frames.
 	handle   uint32
@@ -50,7 +49,7 @@ func dialAMQP(ctx context.Context, to target) (wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &amqpWire{link: l, multiple: to.multiple, queueType: to.queueType, frameMax: amqpFrameMax}
+	w := &amqpWire{link: l, acks: to.acks, frameMax: amqpFrameMax}
 	if err := w.within(func() error { return w.open(to) }); err != nil {
 		l.conn.Close()
 		return nil, fmt.Errorf("log in at %s: %w", to.Addr, err)
@@ -195,11 +194,8 @@ func unexpected(f amqp.Frame, id amqp.MethodID, args []byte) error {
 	return nil
 }
 
-func (w *amqpWire) declareQueue(name string) error {
-	m := amqp.QueueDeclare{Queue: []byte(name), Durable: true}
-	if w.queueType != "" {
-		m.Arguments = table.Append(nil, table.Table{{Name: "x-queue-type", Value: table.StringValue(w.queueType)}})
-	}
+func (w *amqpWire) declareQueue(name string, arguments table.Table) error {
+	m := amqp.QueueDeclare{Queue: []byte(name), Durable: true, Arguments: table.Append(nil, arguments)}
 	return w.request(&m, amqp.IDQueueDeclareOk, nil)
 }
 
@@ -209,16 +205,16 @@ func (w *amqpWire) deleteQueue(name string) (uint64, error) {
 	return uint64(ok.MessageCount), err
 }
 
-func (w *amqpWire) declareFanout(name string) error {
-	return w.request(&amqp.ExchangeDeclare{Exchange: []byte(name), Type: []byte("fanout"), Durable: true}, amqp.IDExchangeDeclareOk, nil)
+func (w *amqpWire) declareExchange(name, kind string) error {
+	return w.request(&amqp.ExchangeDeclare{Exchange: []byte(name), Type: []byte(kind), Durable: true}, amqp.IDExchangeDeclareOk, nil)
 }
 
 func (w *amqpWire) deleteExchange(name string) error {
 	return w.request(&amqp.ExchangeDelete{Exchange: []byte(name)}, amqp.IDExchangeDeleteOk, nil)
 }
 
-func (w *amqpWire) bind(exchange, queue string) error {
-	return w.request(&amqp.QueueBind{Exchange: []byte(exchange), Queue: []byte(queue)}, amqp.IDQueueBindOk, nil)
+func (w *amqpWire) bind(exchange, queue, key string) error {
+	return w.request(&amqp.QueueBind{Exchange: []byte(exchange), Queue: []byte(queue), RoutingKey: []byte(key)}, amqp.IDQueueBindOk, nil)
 }
 
 func (w *amqpWire) publishing(int) error {
@@ -233,7 +229,7 @@ func (w *amqpWire) subscribe(queues []string, prefetch int) error {
 	}
 	var b []byte
 	for handle, q := range queues {
-		b = (&amqp.BasicConsume{Queue: []byte(q), ConsumerTag: consumerTag(uint32(handle))}).AppendFrame(b, channelID)
+		b = (&amqp.BasicConsume{Queue: []byte(q), ConsumerTag: consumerTag(uint32(handle)), NoAck: w.acks == noAcks}).AppendFrame(b, channelID)
 	}
 	return w.write(b)
 }
@@ -266,17 +262,13 @@ func (w *amqpWire) close() {
 
 func (w *amqpWire) product() string { return w.name }
 
-func (w *amqpWire) template(exchange string, keys []string, size int, persistent bool) template {
+func (w *amqpWire) template(m model, keys []string, size int) template {
 	var t template
 	for _, key := range keys {
-		m := amqp.BasicPublish{Exchange: []byte(exchange), RoutingKey: []byte(key)}
-		t.prefix = append(t.prefix, m.AppendFrame(nil, channelID))
+		publish := amqp.BasicPublish{Exchange: []byte(m.exchange), RoutingKey: []byte(key)}
+		t.prefix = append(t.prefix, publish.AppendFrame(nil, channelID))
 	}
-	props := table.Properties{Has: table.HasDeliveryMode, DeliveryMode: 1}
-	if persistent {
-		props.DeliveryMode = 2
-	}
-	t.tail = amqp.AppendContentHeader(nil, channelID, size, amqp.PropertyCodec{}.Append(nil, &props))
+	t.tail = amqp.AppendContentHeader(nil, channelID, size, amqp.PropertyCodec{}.Append(nil, &m.properties))
 	t.body = len(t.tail) + amqp.FrameOverhead - 1
 	t.tail = amqp.AppendBody(t.tail, channelID, filler(size), w.frameMax)
 	return t
@@ -285,14 +277,14 @@ func (w *amqpWire) template(exchange string, keys []string, size int, persistent
 func (w *amqpWire) appendPublished(dst []byte, _ uint64) []byte { return dst }
 
 func (w *amqpWire) appendAck(dst []byte, tag uint64) []byte {
-	if w.multiple {
+	if w.acks != eachAck {
 		return dst
 	}
 	return (&amqp.BasicAck{DeliveryTag: tag}).AppendFrame(dst, channelID)
 }
 
 func (w *amqpWire) appendSettled(dst []byte, _ uint32, lastTag uint64, n int) []byte {
-	if !w.multiple || n == 0 {
+	if w.acks != multipleAcks || n == 0 {
 		return dst
 	}
 	return (&amqp.BasicAck{DeliveryTag: lastTag, Multiple: true}).AppendFrame(dst, channelID)

@@ -40,7 +40,7 @@ func dial(ctx context.Context, url string, patience time.Duration) (wire, error)
 	if err != nil {
 		return nil, err
 	}
-	to, err := targetOf(o, proto)
+	to, err := targetOf(o, o.URL, proto)
 	if err != nil {
 		return nil, err
 	}

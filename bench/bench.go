@@ -23,9 +23,11 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/internal/transport"
 )
 
@@ -38,6 +40,9 @@ const (
 	MaxWindow  = 1 << 20 // unconfirmed messages of a publisher
 	MaxCount   = 1 << 40 // messages of a run
 	MaxSizes   = 16      // of bodies, in turn
+	MaxSteps   = 16      // of a rate
+	MaxKeys    = 100_000 // routing keys of all queues together
+	MaxWork    = time.Minute
 )
 
 // stampSize is the part of each body that carries its time and number.
@@ -50,32 +55,54 @@ type Options struct {
 	// jetstream://host:port. User and password default to guest, the port to the protocol's, the vhost to "/".
 	// Required.
 	URL string
+	// ConsumeURL is where consumers connect, perhaps over another protocol; empty: URL. Not for NATS.
+	ConsumeURL string
 	// CAFile is a PEM file of authorities to trust beside the system's; Insecure trusts any certificate.
 	CAFile   string
 	Insecure bool
 
-	Publishers int           // connections that publish; 0: 1
-	Consumers  int           // connections that consume; 0: none, the messages stay until the queues are deleted
-	Queues     int           // spread over publishers and consumers; 0: 1
-	Fanout     bool          // publish to a fanout exchange that every queue is bound to
-	QueueName  string        // of the one queue, instead of a name that nobody else has
-	QueueType  string        // x-queue-type of the queues, AMQP only; empty: the broker's default
-	Keep       bool          // leave the queues and what is in them when the run ends
-	Size       int           // bytes of a body; 0: 256, or with Sizes their mean
-	Sizes      []int         // sizes that the bodies of a publisher to a queue have in turn; none: Size alone
-	Persistent bool          // delivery mode 2; the queues are durable either way
-	Window     int           // unconfirmed messages of a publisher; 0: 1,000
-	Prefetch   int           // unacknowledged messages of a consumer and queue; 0: 1,000
-	Multiple   bool          // acknowledge once per read, with multiple; else each message
-	Rate       float64       // messages per second of all publishers together; 0: as many as the window lets through
-	RampTo     float64       // Rate changes steadily to this one over the measured time; 0: it does not change
-	Warmup     time.Duration // load before the measured time; 0: none
-	Duration   time.Duration // measured time; 0: 10 s, or with Count as long as that takes
-	Count      uint64        // messages of all publishers together, after Backlog; the measured time ends with the last confirm. 0: no end
-	Backlog    uint64        // messages in the queues before consumers and the measured time begin
-	Drain      bool          // publish nothing after Backlog: the measured time is from the first subscription to the last delivery
+	Publishers int // connections that publish; 0: 1
+	Consumers  int // connections that consume; 0: none, the messages stay until the queues are deleted
+	Queues     int // spread over publishers and consumers; 0: 1
+	// ExchangeType is that of an exchange of the run's own: direct or topic, whose keys are for one queue each,
+	// fanout, where each queue gets every message, or x-consistent-hash or x-random, where one of them does.
+	// Empty: the default exchange.
+	ExchangeType string
+	// Keys is how many routing keys a publisher has for a queue, or for all of a hash, in turn; a direct exchange
+	// has as many bindings. 0: 1, for a hash 1,000. Not for the default exchange.
+	Keys           int
+	QueueName      string         // of the one queue, or of several with %d for their number from 0; empty: names that nobody else has
+	QueueArguments map[string]any // x-arguments of the queues: values as table.FromMap takes them
+	Predeclared    bool           // the queues of that name are there, and empty: none is declared or deleted
+	Keep           bool           // leave the queues and what is in them when the run ends
+	Size           int            // bytes of a body; 0: 256, or with Sizes their mean
+	Sizes          []int          // sizes that the bodies of a publisher to a queue have in turn; none: Size alone
+	Persistent     bool           // delivery mode 2; the queues are durable either way
+	// Priority and Headers are properties of every message, and so is TTL in whole milliseconds; 0, nil: absent.
+	// What expires counts as lost.
+	Priority   uint8
+	TTL        time.Duration
+	Headers    map[string]any // as QueueArguments; at most maxHeaders bytes
+	Window     int            // unconfirmed messages of a publisher; 0: 1,000
+	NoConfirms bool           // publish without confirms: as fast as the socket takes it
+	Prefetch   int            // unacknowledged messages of a consumer and queue; 0: 1,000
+	Multiple   bool           // acknowledge once per read, with multiple; else each message
+	AutoAck    bool           // what is delivered counts as acknowledged; there is no prefetch over AMQP then
+	Work       time.Duration  // that a consumer takes for each message before its ack; 0: none
+	// ConsumeRate is the most messages per second of all consumers together; 0: all that come. Without a Count
+	// neither it nor Work holds after the measured time, so that what is left is soon consumed.
+	ConsumeRate float64
+	Rate        float64       // messages per second of all publishers together; 0: as many as the window lets through
+	RampTo      float64       // Rate changes steadily to this one over the measured time; 0: it does not change
+	Steps       []Step        // instead of Rate: rates in turn, from the beginning of the load on, over and over
+	Jitter      bool          // messages are due at random moments of their intervals, not evenly
+	Warmup      time.Duration // load before the measured time; 0: none
+	Duration    time.Duration // measured time; 0: 10 s, or with Count as long as that takes
+	Count       uint64        // messages of all publishers together, after Backlog; the measured time ends with the last confirm. 0: no end
+	Backlog     uint64        // messages in the queues before consumers and the measured time begin
+	Drain       bool          // publish nothing after Backlog: the measured time is from the first subscription to the last delivery
 	// Patience is how long the broker may make no progress, in an answer, in confirms or in deliveries,
-	// before it is given up; 0: 10 s.
+	// before it is given up; 0: 10 s and what a consumer takes for a message by Work and ConsumeRate.
 	Patience time.Duration
 
 	// BrokerPID is the broker's process, whose CPU time and memory are measured with those of all its
@@ -86,6 +113,18 @@ type Options struct {
 	Live func(Second)
 
 	Version string // of the program, for the report
+
+	// Made by withDefaults of QueueArguments and Headers.
+	arguments, headers table.Table
+}
+
+// maxHeaders bounds the headers of a message, as encoded for AMQP: deliveries have room for so many.
+const maxHeaders = 2048
+
+// Step is a rate for some time.
+type Step struct {
+	Rate float64       `json:"rate"` // messages per second of all publishers together; 0: none
+	For  time.Duration `json:"for_ns"`
 }
 
 // Phase is a part of a run.
@@ -149,7 +188,10 @@ func (o Options) withDefaults() (Options, protocol, error) {
 		o.Duration = 10 * time.Second
 	}
 	if o.Patience == 0 {
-		o.Patience = 10 * time.Second
+		o.Patience = 10*time.Second + o.Work
+		if o.ConsumeRate > 0 { // of a consumer, in MaxWork as is checked below
+			o.Patience += time.Duration(min(float64(o.Consumers)/o.ConsumeRate, MaxWork.Seconds()) * second)
+		}
 	}
 	for _, v := range []struct {
 		what        string
@@ -167,12 +209,27 @@ func (o Options) withDefaults() (Options, protocol, error) {
 			return o, protocol{}, usagef("%s %d is not between %d and %d", v.what, v.is, v.least, v.most)
 		}
 	}
-	if o.Rate < 0 || o.RampTo < 0 || o.Duration < 0 || o.Warmup < 0 || o.Patience < 0 {
+	if min(o.Rate, o.RampTo, o.ConsumeRate) < 0 || min(o.Duration, o.Warmup, o.Patience, o.Work, o.TTL) < 0 {
 		return o, protocol{}, usagef("a rate or a duration is below 0")
 	}
 	proto, err := protocolOf(o.URL)
 	if err != nil {
 		return o, proto, err
+	}
+	if err := o.checkSteps(); err != nil {
+		return o, proto, err
+	}
+	if err := o.topology(); err != nil {
+		return o, proto, err
+	}
+	if o.arguments, err = table.FromMap(o.QueueArguments); err != nil {
+		return o, proto, usagef("the queues' arguments: %v", err)
+	}
+	if o.headers, err = table.FromMap(o.Headers); err != nil {
+		return o, proto, usagef("the headers: %v", err)
+	}
+	if n := len(table.Append(nil, o.headers)); n > maxHeaders {
+		return o, proto, usagef("headers of %d bytes are more than %d", n, maxHeaders)
 	}
 	switch {
 	case max(o.Count, o.Backlog) > MaxCount:
@@ -185,16 +242,122 @@ func (o Options) withDefaults() (Options, protocol, error) {
 		return o, proto, usagef("a ramp begins at a rate and lasts as long as the measured time: a rate and no count")
 	case o.Count > 0 && o.Warmup > 0:
 		return o, proto, usagef("a run with a count has no warm-up")
-	case o.QueueName != "" && o.Queues > 1:
-		return o, proto, usagef("one name is for one queue, not %d", o.Queues)
-	case o.QueueType != "" && !proto.amqp():
-		return o, proto, usagef("a queue type is for AMQP")
-	case proto.nats() && (o.Fanout || o.Multiple):
-		return o, proto, usagef("a fanout exchange and multiple acks are not for NATS")
+	case o.Multiple && o.AutoAck:
+		return o, proto, usagef("there are no acks to be multiple without acks")
+	case o.Work > MaxWork || o.ConsumeRate > 0 && float64(o.Consumers)/o.ConsumeRate > MaxWork.Seconds():
+		return o, proto, usagef("a consumer takes at most %s for a message", MaxWork)
+	case (o.Work > 0 || o.ConsumeRate > 0) && (o.Consumers == 0 || o.Drain):
+		return o, proto, usagef("what slows consumers down is for the time in which publishers publish")
+	case o.TTL%time.Millisecond != 0:
+		return o, proto, usagef("a time to live is in whole milliseconds, not %s", o.TTL)
 	case proto.name == "NATS" && (o.Backlog > 0 || o.Persistent):
 		return o, proto, usagef("core NATS keeps no message: use jetstream://")
 	}
+	if proto.nats() {
+		return o, proto, o.checkNATS()
+	}
 	return o, proto, nil
+}
+
+// checkNATS refuses what NATS has no word for.
+func (o *Options) checkNATS() error {
+	for _, v := range []struct {
+		what string
+		is   bool
+	}{
+		{"another URL for consumers", o.ConsumeURL != ""}, {"an exchange", o.ExchangeType != ""}, {"queue arguments", len(o.QueueArguments) > 0},
+		{"predeclared queues", o.Predeclared}, {"multiple acks", o.Multiple}, {"consuming without acks", o.AutoAck},
+		{"publishing without confirms", o.NoConfirms}, {"a priority", o.Priority > 0}, {"a time to live", o.TTL > 0}, {"headers", len(o.Headers) > 0},
+	} {
+		if v.is {
+			return usagef("%s: not over NATS", v.what)
+		}
+	}
+	return nil
+}
+
+// checkSteps refuses steps that make no load.
+func (o *Options) checkSteps() error {
+	if len(o.Steps) > MaxSteps {
+		return usagef("there are more than %d steps", MaxSteps)
+	}
+	messages := 0.0
+	for _, s := range o.Steps {
+		if s.Rate < 0 || s.For <= 0 {
+			return usagef("a step of a rate below 0, or of no time")
+		}
+		messages += s.Rate * s.For.Seconds()
+	}
+	switch {
+	case o.Steps != nil && messages < 1:
+		return usagef("all steps together are less than one message")
+	case o.Steps != nil && (o.Rate > 0 || o.RampTo > 0 || o.Drain):
+		return usagef("steps are rates: no other rate, and not to drain")
+	case o.Jitter && !o.paced():
+		return usagef("random moments are those of a rate")
+	}
+	return nil
+}
+
+// paced says that publishers follow a schedule.
+func (o *Options) paced() bool { return o.Rate > 0 || o.Steps != nil }
+
+// spread is what an exchange of a type does with the run's messages.
+type spread uint8
+
+const (
+	toOne spread = iota // the one queue that the key is for
+	toAll               // every queue
+	toAny               // one of them, which the broker picks
+)
+
+// exchangeTypes are those that a run can have.
+var exchangeTypes = map[string]spread{
+	"": toOne, "direct": toOne, "topic": toOne, "fanout": toAll, "x-consistent-hash": toAny, "x-random": toAny,
+}
+
+// hashKeys is how many keys there are by default where the key says which queue it is.
+const hashKeys = 1000
+
+// topology fills in and checks queues and exchange.
+func (o *Options) topology() error {
+	_, known := exchangeTypes[o.ExchangeType]
+	if o.Keys == 0 {
+		if o.Keys = 1; o.ExchangeType == "x-consistent-hash" {
+			o.Keys = hashKeys
+		}
+	}
+	switch {
+	case !known:
+		return usagef("an exchange of the type %q is none of direct, topic, fanout, x-consistent-hash and x-random", o.ExchangeType)
+	case o.Keys < 0 || o.Keys*o.Queues > MaxKeys:
+		return usagef("%d keys for each of %d queues are not between 1 and %d", o.Keys, o.Queues, MaxKeys)
+	case o.Keys > 1 && o.ExchangeType == "":
+		return usagef("several keys take an exchange: with the default exchange the key is the queue's name")
+	case o.QueueName != "" && o.Queues > 1 && strings.Count(o.QueueName, "%d") != 1:
+		return usagef("the name of %d queues takes %%d for their number, once", o.Queues)
+	case o.Predeclared && (o.QueueName == "" || o.ExchangeType != "" || len(o.QueueArguments) > 0):
+		return usagef("queues that are there have a name, and neither arguments nor an exchange of the run's own")
+	case (o.Predeclared || o.Keep) && o.ExchangeType != "":
+		return usagef("the exchange is deleted with its queues: with it they are not kept")
+	}
+	return nil
+}
+
+// queueNames are those of the run; own is a beginning that nobody else has.
+func (o *Options) queueNames(own string) []string {
+	names := make([]string, o.Queues)
+	for i := range names {
+		switch {
+		case o.QueueName == "":
+			names[i] = fmt.Sprintf("%s-%d", own, i)
+		case o.Queues == 1:
+			names[i] = o.QueueName
+		default:
+			names[i] = strings.Replace(o.QueueName, "%d", strconv.Itoa(i), 1)
+		}
+	}
+	return names
 }
 
 // protocol makes the connections of one protocol.
@@ -204,7 +367,6 @@ type protocol struct {
 	dial func(ctx context.Context, to target) (wire, error)
 }
 
-func (p protocol) amqp() bool { return strings.HasPrefix(p.name, "AMQP") }
 func (p protocol) nats() bool { return strings.HasPrefix(p.name, "NATS") }
 
 // protocols are by the URL's scheme.
@@ -226,11 +388,19 @@ type target struct {
 	user, pass string
 	vhost      string
 	patience   time.Duration
-	multiple   bool // acks are cumulative
-	size       int  // bytes of the largest body
-	queueType  string
+	acks       acks
+	size       int // bytes of the largest body
 	persistent bool
 }
+
+// acks is how consumers acknowledge.
+type acks uint8
+
+const (
+	eachAck      acks = iota // a message at a time
+	multipleAcks             // what came in one read at once
+	noAcks                   // not at all
+)
 
 // webSocket says that messages are framed by the transport.
 func (t target) webSocket() bool { return t.Scheme == "ws" || t.Scheme == "wss" }
@@ -248,12 +418,18 @@ func protocolOf(raw string) (protocol, error) {
 
 // targetOf parses a URL that protocolOf has accepted. An empty path is the vhost "/", also with AMQP, which
 // has "amqp://host/" for the vhost "" by the letter of its URI document, which no broker offers.
-func targetOf(o Options, p protocol) (target, error) {
-	u, err := url.Parse(o.URL)
+func targetOf(o Options, raw string, p protocol) (target, error) {
+	u, err := url.Parse(raw)
 	if err != nil {
 		return target{}, usagef("the URL cannot be read: %v", errors.Unwrap(err))
 	}
-	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, multiple: o.Multiple, size: slices.Max(o.Sizes), queueType: o.QueueType, persistent: o.Persistent}
+	t := target{user: "guest", pass: "guest", vhost: "/", patience: o.Patience, size: slices.Max(o.Sizes), persistent: o.Persistent}
+	switch {
+	case o.Multiple:
+		t.acks = multipleAcks
+	case o.AutoAck:
+		t.acks = noAcks
+	}
 	t.Scheme = u.Scheme
 	host, port := u.Hostname(), u.Port()
 	if host == "" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 )
 
 // consumer is one connection that consumes. Its goroutine reads, checks and acknowledges.
@@ -14,6 +15,7 @@ type consumer struct {
 	queue []int // immutable; the queue of each subscription: a handle is an index
 
 	received atomic.Uint64 // deliveries, whatever is wrong with them
+	hurry    atomic.Bool   // neither work nor a rate any more
 
 	// Owned by the goroutine in consume.
 	meter *meter
@@ -27,6 +29,11 @@ type consumer struct {
 	handle uint32
 	tag    uint64 // its last delivery
 	row    int    // its deliveries that appendSettled does not know yet
+
+	// Of one that takes its time for each message.
+	alarm *alarm // nil: it takes none
+	gap   int64  // ns between two messages; 0: they come as they come
+	next  int64  // when the next message is due by gap
 }
 
 func newConsumer(r *run, id int, w wire) *consumer {
@@ -94,6 +101,37 @@ func (c *consumer) delivered(handle uint32, tag uint64, size int, head []byte) e
 	if c.held.streams[from].add(seq) {
 		c.meter.note(sent, c.now)
 	}
+	if c.alarm != nil {
+		return c.takeTime()
+	}
+	return nil
+}
+
+// takeTime lets the time of one message pass and then acknowledges it, so that what came with it waits: the
+// latency of that counts up to its turn.
+func (c *consumer) takeTime() error {
+	err := c.settle()
+	if err == nil {
+		err = c.pass()
+	}
+	c.arrived()
+	return err
+}
+
+// pass sleeps for one message.
+func (c *consumer) pass() error {
+	now := c.run.now()
+	until := now + int64(c.run.o.Work)
+	if c.gap > 0 {
+		// A little that was slept too long is made up for, a stall is not.
+		c.next = max(c.next, now-int64(lateness)) + c.gap
+		until = max(until, c.next)
+	}
+	for ; now < until && !c.hurry.Load(); now = c.run.now() {
+		if err := c.alarm.sleep(min(time.Duration(until-now), maxSleep)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -104,7 +142,7 @@ func (c *consumer) hold(handle uint32) error {
 		return fmt.Errorf("the broker delivered to a subscription that does not exist")
 	}
 	c.handle = handle
-	c.held = &c.run.ledgers[c.queue[handle]]
+	c.held = &c.run.ledgers[c.queue[handle]%len(c.run.ledgers)]
 	c.held.mu.Lock()
 	return nil
 }

@@ -71,7 +71,7 @@ func supplyJetStream(size int) *supply {
 
 // offline is a run without a broker.
 func offline(o Options) *run {
-	o.Sizes = []int{o.Size}
+	o.Sizes, o.Keys = []int{o.Size}, 1
 	r := &run{o: o, base: time.Now(), queues: []string{"firemq-bench-ABCDEFGHIJ-0"}, ledgers: make([]ledger, 1)}
 	r.ledgers[0].streams = make([]stream, 1)
 	r.confirmMeters, r.deliveryMeters = []*meter{newMeter()}, []*meter{newMeter()}

@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -24,8 +25,9 @@ type fake struct {
 	mu        sync.Mutex
 	open      map[*fakeConn]bool
 	queues    map[string]*fakeQueue
-	bound     map[string][]string // exchange: queues
-	exchanges int                 // declared and not deleted
+	kinds     map[string]string        // of exchanges
+	bound     map[string][]fakeBinding // by exchange
+	exchanges int                      // declared and not deleted
 	published int
 	unacked   int // deliveries without an ack when their connection closed
 	stalled   bool
@@ -45,6 +47,8 @@ type faults struct {
 	stallFor time.Duration // for so long
 }
 
+type fakeBinding struct{ queue, key string }
+
 type fakeQueue struct {
 	bodies    [][]byte
 	consumers []*fakeConsumer
@@ -55,6 +59,7 @@ type fakeConsumer struct {
 	conn   *fakeConn
 	handle uint64
 	room   int // deliveries it may get
+	noAck  bool
 }
 
 type fakeConn struct {
@@ -64,14 +69,15 @@ type fakeConn struct {
 	prefetch int
 
 	// Guarded by fake.mu.
-	out     []byte
-	wake    *sync.Cond
-	closed  bool
-	seq     uint64 // last publish
-	upto    uint64 // last one that may be confirmed with multiple
-	tag     uint64 // last delivery
-	unacked map[uint64]*fakeConsumer
-	paused  bool
+	out      []byte
+	wake     *sync.Cond
+	closed   bool
+	confirms bool   // wanted for AMQP
+	seq      uint64 // last publish that wants a confirm
+	upto     uint64 // last one that may be confirmed with multiple
+	tag      uint64 // last delivery
+	unacked  map[uint64]*fakeConsumer
+	paused   bool
 }
 
 func newFake(t *testing.T, f faults) *fake {
@@ -80,7 +86,7 @@ func newFake(t *testing.T, f faults) *fake {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &fake{faults: f, ln: ln, open: make(map[*fakeConn]bool), queues: make(map[string]*fakeQueue), bound: make(map[string][]string)}
+	b := &fake{faults: f, ln: ln, open: make(map[*fakeConn]bool), queues: make(map[string]*fakeQueue), kinds: make(map[string]string), bound: make(map[string][]fakeBinding)}
 	b.conns.Go(func() {
 		for {
 			c, err := ln.Accept()
@@ -219,15 +225,14 @@ func (c *fakeConn) serve() error {
 }
 
 // publish routes one message. The mutex is held, as in all that follows.
-func (c *fakeConn) publish(exchange, key string, body []byte) {
+func (c *fakeConn) publish(exchange, key string, body []byte, confirm bool) {
 	f := c.fake
 	f.published++
-	c.seq++
-	at := func(n int) bool { return n > 0 && f.published%n == 0 }
-	queues := []string{key}
-	if exchange != "" {
-		queues = f.bound[exchange]
+	if confirm {
+		c.seq++
 	}
+	at := func(n int) bool { return n > 0 && f.published%n == 0 }
+	queues := f.route(exchange, key)
 	body = append([]byte(nil), body...)
 	if f.published == f.faults.stall {
 		f.stalled = true
@@ -261,6 +266,27 @@ func (c *fakeConn) publish(exchange, key string, body []byte) {
 	}
 }
 
+// route gives the queues that a message goes to.
+func (b *fake) route(exchange, key string) (queues []string) {
+	if exchange == "" {
+		return []string{key}
+	}
+	bound := b.bound[exchange]
+	for _, to := range bound {
+		prefix, any := strings.CutSuffix(to.key, "#")
+		switch b.kinds[exchange] {
+		case "x-consistent-hash":
+			return []string{bound[b.published%len(bound)].queue}
+		case "direct", "topic":
+			if to.key != key && (!any || !strings.HasPrefix(key, prefix)) {
+				continue
+			}
+		}
+		queues = append(queues, to.queue)
+	}
+	return queues
+}
+
 func (b *fake) resume() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -284,7 +310,9 @@ func (q *fakeQueue) pump() {
 		q.bodies = q.bodies[1:]
 		c := con.conn
 		c.tag++
-		c.unacked[c.tag] = con
+		if !con.noAck {
+			c.unacked[c.tag] = con
+		}
 		if c.fmq1 {
 			m := fmq1.Deliver{Sub: con.handle, Tag: c.tag, Key: []byte("k")}
 			start := len(c.out)
@@ -390,7 +418,7 @@ func (c *fakeAMQP) frame(f amqp.Frame) error {
 		return nil
 	case amqp.FrameBody:
 		if c.body = append(c.body, f.Payload...); len(c.body) == c.size {
-			c.publish(c.exchange, c.key, c.body)
+			c.publish(c.exchange, c.key, c.body, c.confirms)
 		}
 		return nil
 	}
@@ -417,6 +445,7 @@ func (c *fakeAMQP) frame(f amqp.Frame) error {
 	case *amqp.ChannelOpen:
 		c.method(channelID, &amqp.ChannelOpenOk{})
 	case *amqp.ConfirmSelect:
+		c.confirms = true
 		c.method(channelID, &amqp.ConfirmSelectOk{})
 	case *amqp.BasicQos:
 		c.prefetch = int(m.PrefetchCount)
@@ -427,7 +456,10 @@ func (c *fakeAMQP) frame(f amqp.Frame) error {
 		if err != nil {
 			return err
 		}
-		c.subscribe(string(m.Queue), uint64(handle), c.prefetch)
+		if m.NoAck {
+			c.prefetch = math.MaxInt
+		}
+		c.subscribe(string(m.Queue), uint64(handle), c.prefetch, m.NoAck)
 	case *amqp.BasicCancel:
 		handle, err := handleOf(m.ConsumerTag)
 		if err != nil {
@@ -442,12 +474,13 @@ func (c *fakeAMQP) frame(f amqp.Frame) error {
 		c.method(channelID, &amqp.QueueDeleteOk{MessageCount: uint32(c.deleteQueue(string(m.Queue)))})
 	case *amqp.ExchangeDeclare:
 		c.fake.exchanges++
+		c.fake.kinds[string(m.Exchange)] = string(m.Type)
 		c.method(channelID, &amqp.ExchangeDeclareOk{})
 	case *amqp.ExchangeDelete:
 		c.fake.exchanges--
 		c.method(channelID, &amqp.ExchangeDeleteOk{})
 	case *amqp.QueueBind:
-		c.bind(string(m.Exchange), string(m.Queue))
+		c.bind(string(m.Exchange), string(m.Queue), string(m.RoutingKey))
 		c.method(channelID, &amqp.QueueBindOk{})
 	case *amqp.BasicPublish:
 		c.exchange, c.key = string(m.Exchange), string(m.RoutingKey)
@@ -499,6 +532,7 @@ func (c *fakeConn) fmq1Frame(f fmq1.Frame) error {
 			return err
 		}
 		c.fake.exchanges++
+		c.fake.kinds[m.Name] = m.Type
 		reply(fmq1.OK{RID: m.RID})
 	case fmq1.OpDeleteExchange:
 		var m fmq1.DeleteExchange
@@ -512,7 +546,7 @@ func (c *fakeConn) fmq1Frame(f fmq1.Frame) error {
 		if err := fmq1.Decode(f.Header, &m); err != nil {
 			return err
 		}
-		c.bind(m.Exchange, m.Queue)
+		c.bind(m.Exchange, m.Queue, m.Key)
 		reply(fmq1.OK{RID: m.RID})
 	case fmq1.OpSubscribe:
 		var m fmq1.Subscribe
@@ -520,7 +554,7 @@ func (c *fakeConn) fmq1Frame(f fmq1.Frame) error {
 			return err
 		}
 		reply(fmq1.OK{RID: m.RID})
-		c.subscribe(m.Queue, m.Sub, int(m.Credit))
+		c.subscribe(m.Queue, m.Sub, int(m.Credit), m.NoAck)
 	case fmq1.OpUnsubscribe:
 		var m fmq1.Unsubscribe
 		if err := fmq1.Decode(f.Header, &m); err != nil {
@@ -533,10 +567,10 @@ func (c *fakeConn) fmq1Frame(f fmq1.Frame) error {
 		if err := m.Decode(f.Header); err != nil {
 			return err
 		}
-		if m.Seq != c.seq+1 {
+		if m.Seq != 0 && m.Seq != c.seq+1 {
 			return fmt.Errorf("publish %d follows %d", m.Seq, c.seq)
 		}
-		c.publish(string(m.Exchange), string(m.Key), f.Payload)
+		c.publish(string(m.Exchange), string(m.Key), f.Payload, m.Seq != 0)
 	case fmq1.OpAck:
 		var m fmq1.Settle
 		if err := m.Decode(f.Header); err != nil {
@@ -562,9 +596,9 @@ func (c *fakeConn) fmq1Frame(f fmq1.Frame) error {
 	return nil
 }
 
-func (c *fakeConn) subscribe(queue string, handle uint64, room int) {
+func (c *fakeConn) subscribe(queue string, handle uint64, room int, noAck bool) {
 	q := c.fake.queues[queue]
-	q.consumers = append(q.consumers, &fakeConsumer{conn: c, handle: handle, room: room})
+	q.consumers = append(q.consumers, &fakeConsumer{conn: c, handle: handle, room: room, noAck: noAck})
 	q.pump()
 }
 
@@ -579,8 +613,8 @@ func (c *fakeConn) unsubscribe(handle uint64) {
 	}
 }
 
-func (c *fakeConn) bind(exchange, queue string) {
-	c.fake.bound[exchange] = append(c.fake.bound[exchange], queue)
+func (c *fakeConn) bind(exchange, queue, key string) {
+	c.fake.bound[exchange] = append(c.fake.bound[exchange], fakeBinding{queue, key})
 }
 
 func (c *fakeConn) deleteQueue(name string) int {

@@ -13,7 +13,7 @@ import (
 type fmq1Wire struct {
 	*link
 	maxFrame uint32 // that we accept
-	multiple bool
+	acks     acks
 	name     string
 	rid      uint64
 	out      []byte
@@ -46,7 +46,7 @@ func dialFMQ1(ctx context.Context, to target) (wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &fmq1Wire{link: l, maxFrame: uint32(most), multiple: to.multiple}
+	w := &fmq1Wire{link: l, maxFrame: uint32(most), acks: to.acks}
 	if err := w.within(func() error { return w.open(to) }); err != nil {
 		l.conn.Close()
 		return nil, fmt.Errorf("log in at %s: %w", to.Addr, err)
@@ -160,8 +160,12 @@ func refusal(f fmq1.Frame) error {
 	return fmt.Errorf("the broker sent %s, which nobody asked for", f.Op)
 }
 
-func (w *fmq1Wire) declareQueue(name string) error {
-	_, err := w.ask(fmq1.OpDeclareQueue, &fmq1.DeclareQueue{RID: w.nextRID(), Name: name, Durable: true})
+func (w *fmq1Wire) declareQueue(name string, arguments table.Table) error {
+	m := fmq1.DeclareQueue{RID: w.nextRID(), Name: name, Durable: true}
+	if arguments != nil {
+		m.Args = fmq1.AppendTable(nil, arguments)
+	}
+	_, err := w.ask(fmq1.OpDeclareQueue, &m)
 	return err
 }
 
@@ -170,8 +174,8 @@ func (w *fmq1Wire) deleteQueue(name string) (uint64, error) {
 	return ok.Messages, err
 }
 
-func (w *fmq1Wire) declareFanout(name string) error {
-	_, err := w.ask(fmq1.OpDeclareExchange, &fmq1.DeclareExchange{RID: w.nextRID(), Name: name, Type: "fanout", Durable: true})
+func (w *fmq1Wire) declareExchange(name, kind string) error {
+	_, err := w.ask(fmq1.OpDeclareExchange, &fmq1.DeclareExchange{RID: w.nextRID(), Name: name, Type: kind, Durable: true})
 	return err
 }
 
@@ -180,8 +184,8 @@ func (w *fmq1Wire) deleteExchange(name string) error {
 	return err
 }
 
-func (w *fmq1Wire) bind(exchange, queue string) error {
-	_, err := w.ask(fmq1.OpBind, &fmq1.Bind{RID: w.nextRID(), Exchange: exchange, Queue: queue})
+func (w *fmq1Wire) bind(exchange, queue, key string) error {
+	_, err := w.ask(fmq1.OpBind, &fmq1.Bind{RID: w.nextRID(), Exchange: exchange, Queue: queue, Key: key})
 	return err
 }
 
@@ -191,7 +195,7 @@ func (w *fmq1Wire) subscribe(queues []string, prefetch int) error {
 	var b []byte
 	for handle, q := range queues {
 		w.credits = append(w.credits, newCredit(prefetch))
-		m := fmq1.Subscribe{RID: subscribeRID + uint64(handle), Sub: uint64(handle) + 1, Queue: q, Credit: uint64(prefetch)}
+		m := fmq1.Subscribe{RID: subscribeRID + uint64(handle), Sub: uint64(handle) + 1, Queue: q, Credit: uint64(prefetch), NoAck: w.acks == noAcks}
 		b = fmq1.Append(b, fmq1.OpSubscribe, &m)
 	}
 	return w.write(b)
@@ -217,13 +221,23 @@ func (w *fmq1Wire) product() string { return w.name }
 // seqMark is a publish's number in the template: msgpack's u64 form, whatever its value becomes.
 const seqMark = uint64(1) << 63
 
-func (w *fmq1Wire) template(exchange string, keys []string, size int, persistent bool) template {
-	t := template{tail: filler(size), number: binary.BigEndian.PutUint64}
+func (w *fmq1Wire) template(m model, keys []string, size int) template {
+	t := template{tail: filler(size)}
+	publish := fmq1.Publish{Exchange: []byte(m.exchange), Persistent: m.properties.DeliveryMode == persistentMode}
+	p := m.properties
+	if p.Has &^= table.HasDeliveryMode; p.Has != 0 {
+		publish.Props, publish.Headers = fmq1.Split(fmq1.Codec{}.Append(nil, &p))
+	}
+	if m.confirms {
+		publish.Seq, t.number = seqMark, binary.BigEndian.PutUint64
+	}
 	for _, key := range keys {
-		m := fmq1.Publish{Seq: seqMark, Exchange: []byte(exchange), Key: []byte(key), Persistent: persistent}
-		b := m.AppendTo(fmq1.Begin(nil, fmq1.OpPublish))
+		publish.Key = []byte(key)
+		b := publish.AppendTo(fmq1.Begin(nil, fmq1.OpPublish))
 		t.prefix = append(t.prefix, fmq1.End(b, 0, size))
-		t.numberAt = append(t.numberAt, indexUint64(b, seqMark))
+		if m.confirms {
+			t.numberAt = append(t.numberAt, indexUint64(b, seqMark))
+		}
 	}
 	return t
 }
@@ -241,7 +255,7 @@ func indexUint64(b []byte, v uint64) int {
 func (w *fmq1Wire) appendPublished(dst []byte, _ uint64) []byte { return dst }
 
 func (w *fmq1Wire) appendAck(dst []byte, tag uint64) []byte {
-	if w.multiple {
+	if w.acks != eachAck {
 		return dst
 	}
 	return appendSettle(dst, fmq1.Settle{Tag: tag})
@@ -254,7 +268,7 @@ func appendSettle(dst []byte, m fmq1.Settle) []byte {
 
 // appendSettled grants credit again in eighths of the prefetch.
 func (w *fmq1Wire) appendSettled(dst []byte, handle uint32, lastTag uint64, n int) []byte {
-	if w.multiple && n > 0 {
+	if w.acks == multipleAcks && n > 0 {
 		dst = appendSettle(dst, fmq1.Settle{Tag: lastTag, Multiple: true})
 	}
 	if more := w.credits[handle].take(n); more > 0 {

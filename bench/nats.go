@@ -10,6 +10,8 @@ import (
 	"math"
 	"strconv"
 	"sync/atomic"
+
+	"github.com/firemq/firemq/frames/table"
 )
 
 // natsWire speaks NATS' text protocol, for reference beside brokers: over nats:// a queue is a subject with a
@@ -288,7 +290,7 @@ func answered(m natsMessage, into any) error {
 // natsGroup is the queue group of subscribers, and the durable consumer of a stream.
 const natsGroup = "bench"
 
-func (w *natsWire) declareQueue(name string) error {
+func (w *natsWire) declareQueue(name string, _ table.Table) error {
 	if !w.stream {
 		return nil
 	}
@@ -316,10 +318,10 @@ func (w *natsWire) deleteQueue(name string) (uint64, error) {
 	return info.State.Messages, w.ask("STREAM.DELETE."+name, map[string]any{}, nil)
 }
 
-// There are no exchanges: the options refuse a fanout.
-func (w *natsWire) declareFanout(string) error  { return errNATS }
-func (w *natsWire) deleteExchange(string) error { return errNATS }
-func (w *natsWire) bind(_, _ string) error      { return errNATS }
+// There are no exchanges: the options refuse them.
+func (w *natsWire) declareExchange(_, _ string) error { return errNATS }
+func (w *natsWire) deleteExchange(string) error       { return errNATS }
+func (w *natsWire) bind(_, _, _ string) error         { return errNATS }
 
 func (w *natsWire) publishing(window int) error {
 	w.publish = true
@@ -388,7 +390,7 @@ func (w *natsWire) product() string { return w.name }
 // hexDigits of a publish's number are the last token of the subject that its ack goes to.
 const hexDigits = 16
 
-func (w *natsWire) template(_ string, keys []string, size int, _ bool) template {
+func (w *natsWire) template(_ model, keys []string, size int) template {
 	t := template{tail: append(filler(size), crlf...)}
 	for _, key := range keys {
 		prefix := "PUB " + key + " "

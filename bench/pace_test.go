@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -27,10 +28,12 @@ func TestPace(t *testing.T) {
 			}
 		}
 	}
-	if n := newPace(1000, 1e6).due(999); n != 0 {
+	p := newPace(1000, 1e6)
+	if n := p.due(999); n != 0 {
 		t.Errorf("%d messages are due before the start", n)
 	}
-	if n := newPace(0, 123_456).due(int64(time.Second)); n < 123_440 || n > 123_457 {
+	p = newPace(0, 123_456)
+	if n := p.due(int64(time.Second)); n < 123_440 || n > 123_457 {
 		t.Errorf("%d messages are due after a second", n)
 	}
 }
@@ -64,6 +67,58 @@ func TestRamp(t *testing.T) {
 				t.Fatalf("from %v to %v: message %d is due at %d, when %d are, and %d before", c.first, c.last, n, at, p.due(at), p.due(at-1))
 			}
 		}
+	}
+}
+
+// TestSteps has a burst, a pause and a slower time, three times over: what is due is the sum of the rates so far.
+func TestSteps(t *testing.T) {
+	steps := []Step{{20_000, 50 * time.Millisecond}, {0, 100 * time.Millisecond}, {333, 50 * time.Millisecond}}
+	for _, jitter := range []bool{false, true} {
+		p := newSteps(7000, steps, 0.5)
+		p.jitter = jitter
+		const step = 50 * time.Microsecond
+		sum := 0.0
+		for at := time.Duration(0); at < 600*time.Millisecond; at += step {
+			rate, in := 0.0, at%(200*time.Millisecond)
+			for _, s := range steps {
+				if rate = s.Rate / 2; in < s.For {
+					break
+				}
+				in -= s.For
+			}
+			if due := float64(p.due(7000 + int64(at))); due < sum-3 || due > sum+3 {
+				t.Fatalf("jitter %t: %v are due after %s, want %.1f", jitter, due, at, sum)
+			}
+			sum += rate * step.Seconds()
+		}
+		last := int64(0)
+		for n := range uint64(sum) {
+			at := p.at(n)
+			if at < last || p.due(at) <= n || p.due(at-1) > n {
+				t.Fatalf("jitter %t: message %d is due at %d, after one at %d, when %d are, and %d before", jitter, n, at, last, p.due(at), p.due(at-1))
+			}
+			last = at
+		}
+	}
+}
+
+// TestJitter: each message is within its own interval, at different places in it.
+func TestJitter(t *testing.T) {
+	p := newPace(5000, 1000)
+	p.jitter = true
+	sum, squares := 0.0, 0.0
+	const n = 5000
+	for i := range uint64(n) {
+		place := float64(p.at(i)-5000)/1e6 - float64(i)
+		if place < -1e-3 || place >= 1 {
+			t.Fatalf("message %d is due %v intervals after its begin", i, place)
+		}
+		sum += place
+		squares += place * place
+	}
+	// Of an even distribution the mean is 1/2 and the variance 1/12.
+	if mean, variance := sum/n, squares/n-sum/n*sum/n; math.Abs(mean-0.5) > 0.02 || math.Abs(variance-1.0/12) > 0.01 {
+		t.Errorf("mean %v, variance %v", mean, variance)
 	}
 }
 

@@ -20,11 +20,11 @@ type publisher struct {
 	id    int
 	run   *run // immutable
 	w     wire
-	t     []template // one a size
-	queue []int      // immutable; which queue each prefix of a template publishes to
+	t     []template // one a size; a queue's keys are neighbours in its prefixes
+	queue []int      // immutable; the queues, or only 0 where a key does not say to which one of them
 
 	// Owned by the writer until run.publishersDone, then read by the run.
-	perQueue []uint64 // messages sent by each prefix: the last sequence number of its stream
+	perQueue []uint64 // messages sent to each of queue: the last sequence number of its stream
 	batch    []byte
 	pace     pace
 	paceFrom uint64 // immutable in write; publishes before the first that pace is for
@@ -51,6 +51,9 @@ type publisher struct {
 	next  uint64 // low, while a batch is handled
 }
 
+// persistentMode is the delivery mode of messages that are to survive a restart, transientMode that of others.
+const transientMode, persistentMode = 1, 2
+
 // settled marks a slot of the ring whose publish is confirmed.
 const settled = int64(-1)
 
@@ -61,17 +64,19 @@ func newPublisher(r *run, id int, w wire) *publisher {
 		slots *= 2
 	}
 	p.ring, p.mask = make([]int64, slots), uint64(slots-1)
-	p.queue = r.queuesOf(id, r.o.Publishers)
-	keys := make([]string, len(p.queue))
-	for i, q := range p.queue {
-		keys[i] = r.queues[q]
+	if p.queue = r.queuesOf(id, r.o.Publishers); r.spread != toOne {
+		p.queue = []int{0}
 	}
-	if r.o.Fanout {
-		p.queue, keys = []int{0}, []string{""}
+	var keys []string
+	for _, q := range p.queue {
+		for k := range r.o.Keys {
+			keys = append(keys, r.key(q, k))
+		}
 	}
 	p.perQueue = make([]uint64, len(p.queue))
+	m := r.model()
 	for _, size := range r.o.Sizes {
-		p.t = append(p.t, w.template(r.exchange, keys, size, r.o.Persistent))
+		p.t = append(p.t, w.template(m, keys, size))
 	}
 	p.batch = make([]byte, 0, batchBytes+len(p.t[0].prefix[0])+tailCopy+1024)
 	return p
@@ -84,12 +89,15 @@ func (p *publisher) write(limit uint64, paced bool) error {
 	seq := p.sent.Load()
 	for seq < limit && !p.stop.Load() {
 		low := p.low.Load()
-		if low+window <= seq || p.pausing.Load() {
+		if low+window <= seq || p.pausing.Load() { // without confirms low follows seq
 			p.await(func() bool { return p.low.Load()+window > seq && !p.pausing.Load() })
 			continue
 		}
 		now := p.run.now()
 		n := low + window - seq
+		if p.run.o.NoConfirms {
+			n = MaxCount
+		}
 		if paced {
 			due := p.paceFrom + p.pace.due(now)
 			if due <= seq {
@@ -125,10 +133,14 @@ func (p *publisher) stage(seq uint64, at int64) error {
 	k := int((seq - 1) % uint64(len(p.queue)))
 	p.perQueue[k]++
 	t := &p.t[p.run.turnOf(p.perQueue[k])]
+	key := k
+	if keys := uint64(p.run.o.Keys); keys > 1 {
+		key = k*int(keys) + int((p.perQueue[k]-1)%keys)
+	}
 	start := len(p.batch)
-	b := append(p.batch, t.prefix[k]...)
+	b := append(p.batch, t.prefix[key]...)
 	if t.number != nil {
-		t.number(b[start+t.numberAt[k]:], seq)
+		t.number(b[start+t.numberAt[key]:], seq)
 	}
 	tail := t.tail
 	copied := min(len(tail), tailCopy)
@@ -155,6 +167,9 @@ func (p *publisher) flush(seq uint64) error {
 	}
 	err := p.w.write(p.batch)
 	p.batch = p.batch[:0]
+	if p.run.o.NoConfirms {
+		p.low.Store(seq)
+	}
 	return err
 }
 

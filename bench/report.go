@@ -64,32 +64,42 @@ type Host struct {
 
 // Broker is who was measured.
 type Broker struct {
-	Product  string `json:"product"` // as it calls itself
-	Protocol string `json:"protocol"`
+	Product  string `json:"product"`  // as it calls itself
+	Protocol string `json:"protocol"` // and that of consumers, if it is another one
 	Address  string `json:"address"`
 	PID      int    `json:"pid,omitempty"`
 }
 
 // Parameters are the options of the run, defaults filled in.
 type Parameters struct {
-	Publishers int     `json:"publishers"`
-	Consumers  int     `json:"consumers"`
-	Queues     int     `json:"queues"`
-	Fanout     bool    `json:"fanout"`
-	Size       int     `json:"size"` // bytes of a body, or the mean
-	Sizes      []int   `json:"sizes"`
-	Persistent bool    `json:"persistent"`
-	Window     int     `json:"window"`
-	Prefetch   int     `json:"prefetch"`
-	Multiple   bool    `json:"multiple_acks"`
-	Rate       float64 `json:"rate"`
-	RampTo     float64 `json:"ramp_to"`
-	Warmup     float64 `json:"warmup_s"`
-	Duration   float64 `json:"duration_s"`
-	Count      uint64  `json:"count"`
-	Backlog    uint64  `json:"backlog"`
-	Drain      bool    `json:"drain"`
-	QueueType  string  `json:"queue_type"`
+	Publishers     int            `json:"publishers"`
+	Consumers      int            `json:"consumers"`
+	Queues         int            `json:"queues"`
+	ExchangeType   string         `json:"exchange_type"` // empty: the default exchange
+	Keys           int            `json:"keys"`
+	QueueArguments map[string]any `json:"queue_arguments,omitempty"`
+	Size           int            `json:"size"` // bytes of a body, or the mean
+	Sizes          []int          `json:"sizes"`
+	Persistent     bool           `json:"persistent"`
+	Window         int            `json:"window"`
+	Prefetch       int            `json:"prefetch"`
+	Multiple       bool           `json:"multiple_acks"`
+	Rate           float64        `json:"rate"`
+	RampTo         float64        `json:"ramp_to"`
+	Warmup         float64        `json:"warmup_s"`
+	Duration       float64        `json:"duration_s"`
+	Count          uint64         `json:"count"`
+	Backlog        uint64         `json:"backlog"`
+	Drain          bool           `json:"drain"`
+	Priority       uint8          `json:"priority,omitempty"`
+	TTL            int64          `json:"ttl_ms,omitempty"`
+	Headers        map[string]any `json:"headers,omitempty"`
+	NoConfirms     bool           `json:"no_confirms,omitempty"`
+	AutoAck        bool           `json:"auto_ack,omitempty"`
+	Work           float64        `json:"work_s,omitempty"`
+	ConsumeRate    float64        `json:"consume_rate,omitempty"`
+	Steps          []Step         `json:"rate_steps,omitempty"`
+	Jitter         bool           `json:"jitter,omitempty"`
 }
 
 // Filled is the time before the consumers came.
@@ -132,12 +142,15 @@ func newReport(r *run) *Report {
 		Go:      runtime.Version(),
 		Started: time.Now().UTC().Truncate(time.Second),
 		Host:    Host{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU()},
-		Broker:  Broker{Product: r.control.product(), Protocol: r.proto.name, Address: r.addr, PID: o.BrokerPID},
+		Broker:  Broker{Product: r.control.product(), Protocol: r.spoken, Address: r.addr, PID: o.BrokerPID},
 		Parameters: Parameters{
-			Publishers: o.Publishers, Consumers: o.Consumers, Queues: o.Queues, Fanout: o.Fanout,
+			Publishers: o.Publishers, Consumers: o.Consumers, Queues: o.Queues,
+			ExchangeType: o.ExchangeType, Keys: o.Keys, QueueArguments: o.QueueArguments,
 			Size: o.Size, Sizes: o.Sizes, Persistent: o.Persistent, Window: o.Window, Prefetch: o.Prefetch,
 			Multiple: o.Multiple, Rate: o.Rate, RampTo: o.RampTo, Warmup: o.Warmup.Seconds(), Duration: o.Duration.Seconds(),
-			Count: o.Count, Backlog: o.Backlog, Drain: o.Drain, QueueType: o.QueueType,
+			Count: o.Count, Backlog: o.Backlog, Drain: o.Drain,
+			Priority: o.Priority, TTL: o.TTL.Milliseconds(), Headers: o.Headers, NoConfirms: o.NoConfirms, AutoAck: o.AutoAck,
+			Work: o.Work.Seconds(), ConsumeRate: o.ConsumeRate, Steps: o.Steps, Jitter: o.Jitter,
 		},
 		Seconds: []Second{},
 		live:    o.Live,
@@ -179,7 +192,7 @@ func (rep *Report) begin(r *run) {
 func (rep *Report) end(r *run) {
 	rep.usageTo = rep.sample(r)
 	rep.after = r.snapshot()
-	if r.o.Rate > 0 && r.o.Count == 0 {
+	if r.o.paced() && r.o.Count == 0 {
 		for _, p := range r.publishers {
 			if due, sent := p.paceFrom+p.pace.due(r.now()-int64(lateness)), p.sent.Load(); due > sent {
 				rep.Unsent += due - sent
@@ -208,7 +221,9 @@ func (rep *Report) count(r *run) {
 
 	rep.Published = r.published()
 	rep.Refused = r.refused()
-	rep.Confirmed = r.snapshot().confirmed - rep.Refused
+	if rep.Confirmed = r.snapshot().confirmed - rep.Refused; r.o.NoConfirms {
+		rep.Confirmed, rep.ConfirmRate = 0, 0
+	}
 	rep.Expected = r.expected()
 	rep.Consumed = r.received()
 	if len(r.consumers) > 0 {

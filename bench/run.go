@@ -6,23 +6,28 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/firemq/firemq/frames/table"
 )
 
 // run is one run's parts. The fields are set up before its goroutines start.
 type run struct {
-	o     Options
-	proto protocol
-	addr  string    // the broker's
-	base  time.Time // zero of the run's clock
+	o      Options
+	proto  protocol
+	spoken string    // the protocol, or both, in words
+	addr   string    // the broker's
+	base   time.Time // zero of the run's clock
 
 	name     string // of the exchange, and the beginning of the queues' names
 	exchange string // empty: the default exchange
+	spread   spread
 	queues   []string
-	ledgers  []ledger // one a queue
+	ledgers  []ledger // one a queue, or one for all where a message goes to any
 
 	control    wire // declares, deletes; idle in between
 	publishers []*publisher
@@ -70,16 +75,25 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	to, err := targetOf(o, proto)
+	to, err := targetOf(o, o.URL, proto)
 	if err != nil {
 		return nil, err
+	}
+	from, spoken := end{proto, to}, proto.name
+	if o.ConsumeURL != "" {
+		if from, err = consumeEnd(o); err != nil {
+			return nil, err
+		}
+		if from.name != proto.name {
+			spoken += ", consumed over " + from.name
+		}
 	}
 	if o.BrokerPID != 0 {
 		if _, err := usageOf(o.BrokerPID); err != nil {
 			return nil, err
 		}
 	}
-	r := &run{o: o, proto: proto, addr: to.Addr, base: time.Now(), latest: newHistogram()}
+	r := &run{o: o, proto: proto, spoken: spoken, addr: to.Addr, base: time.Now(), latest: newHistogram()}
 	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer r.cancel(nil)
 
@@ -89,10 +103,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer r.control.close()
 	var rep *Report
 	if err = r.declare(); err == nil {
-		rep, err = r.load(ctx, to)
+		rep, err = r.load(ctx, end{proto, to}, from)
 	}
-	if o.Keep && err == nil {
-		return rep, nil
+	if o.Predeclared || o.Keep && err == nil {
+		return rep, err
 	}
 	left, deleteErr := r.deleteAll(to)
 	switch {
@@ -107,33 +121,104 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return rep, nil
 }
 
-// declare makes the run's queues, under names that nobody else has.
+// end is a broker's address and how it is spoken to.
+type end struct {
+	protocol
+	to target
+}
+
+func (e end) connect(ctx context.Context) (wire, error) { return e.dial(ctx, e.to) }
+
+// consumeEnd is where consumers connect, if not where publishers do.
+func consumeEnd(o Options) (e end, err error) {
+	if e.protocol, err = protocolOf(o.ConsumeURL); err != nil {
+		return e, err
+	}
+	if e.nats() {
+		return e, usagef("consumers of NATS have no URL of their own")
+	}
+	e.to, err = targetOf(o, o.ConsumeURL, e.protocol)
+	return e, err
+}
+
+// declare makes the run's exchange and queues, by default under names that nobody else has.
 func (r *run) declare() error {
 	r.name = "firemq-bench-" + rand.Text()[:10]
-	for i := range r.o.Queues {
-		r.queues = append(r.queues, cmp.Or(r.o.QueueName, fmt.Sprintf("%s-%d", r.name, i)))
-	}
+	r.queues = r.o.queueNames(r.name)
+	r.spread = exchangeTypes[r.o.ExchangeType]
 	r.ledgers = make([]ledger, len(r.queues))
+	if r.spread == toAny {
+		r.ledgers = r.ledgers[:1]
+	}
 	for i := range r.ledgers {
 		r.ledgers[i].streams = make([]stream, r.o.Publishers)
 	}
-	if r.o.Fanout {
+	if r.o.Predeclared {
+		return nil
+	}
+	if r.o.ExchangeType != "" {
 		r.exchange = r.name
-		if err := r.control.declareFanout(r.name); err != nil {
+		if err := r.control.declareExchange(r.name, r.o.ExchangeType); err != nil {
 			return fmt.Errorf("declare exchange: %w", err)
 		}
 	}
-	for _, q := range r.queues {
-		if err := r.control.declareQueue(q); err != nil {
+	for i, q := range r.queues {
+		if err := r.control.declareQueue(q, r.o.arguments); err != nil {
 			return fmt.Errorf("declare queue: %w", err)
 		}
-		if r.o.Fanout {
-			if err := r.control.bind(r.exchange, q); err != nil {
+		for _, key := range r.bindings(i) {
+			if err := r.control.bind(r.exchange, q, key); err != nil {
 				return fmt.Errorf("bind queue: %w", err)
 			}
 		}
 	}
 	return nil
+}
+
+// key is the kth routing key for a queue, or of all where it does not say for which.
+func (r *run) key(queue, k int) string {
+	switch {
+	case r.o.ExchangeType == "":
+		return r.queues[queue]
+	case r.spread == toOne:
+		return fmt.Sprintf("q%d.k%d", queue, k)
+	}
+	return fmt.Sprintf("k%d", k)
+}
+
+// bindings are the binding keys of a queue.
+func (r *run) bindings(queue int) (keys []string) {
+	switch r.o.ExchangeType {
+	case "":
+	case "direct":
+		for k := range r.o.Keys {
+			keys = append(keys, r.key(queue, k))
+		}
+	case "topic":
+		keys = []string{fmt.Sprintf("q%d.#", queue)}
+	default: // of a hash it is the weight
+		keys = []string{"1"}
+	}
+	return keys
+}
+
+// model is what the messages have in common.
+func (r *run) model() model {
+	p := table.Properties{Has: table.HasDeliveryMode, DeliveryMode: transientMode, Priority: r.o.Priority, Headers: r.o.headers}
+	if r.o.Persistent {
+		p.DeliveryMode = persistentMode
+	}
+	if p.Priority > 0 {
+		p.Has |= table.HasPriority
+	}
+	if r.o.headers != nil {
+		p.Has |= table.HasHeaders
+	}
+	if r.o.TTL > 0 {
+		p.Has |= table.HasExpiration
+		p.Expiration = strconv.FormatInt(r.o.TTL.Milliseconds(), 10)
+	}
+	return model{exchange: r.exchange, properties: p, confirms: !r.o.NoConfirms}
 }
 
 // deleteAll deletes what declare made, over a new connection if the old one is of no use any more,
@@ -170,7 +255,7 @@ func (r *run) deleteOver(w wire) (left uint64, err error) {
 }
 
 // load connects the clients and runs the phases.
-func (r *run) load(ctx context.Context, to target) (*Report, error) {
+func (r *run) load(ctx context.Context, to, from end) (*Report, error) {
 	for range min(r.o.Publishers, maxMeters) {
 		r.confirmMeters = append(r.confirmMeters, newMeter())
 	}
@@ -183,8 +268,8 @@ func (r *run) load(ctx context.Context, to target) (*Report, error) {
 			w.close()
 		}
 	}()
-	connect := func(kind string, id int) (wire, error) {
-		w, err := r.proto.dial(ctx, to)
+	connect := func(e end, kind string, id int) (wire, error) {
+		w, err := e.connect(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("%s %d: %w", kind, id, err)
 		}
@@ -192,22 +277,34 @@ func (r *run) load(ctx context.Context, to target) (*Report, error) {
 		return w, nil
 	}
 	for id := range r.o.Consumers {
-		w, err := connect("consumer", id)
+		w, err := connect(from, "consumer", id)
 		if err != nil {
 			return nil, err
 		}
-		r.consumers = append(r.consumers, newConsumer(r, id, w))
+		con := newConsumer(r, id, w)
+		if r.o.Work > 0 || r.o.ConsumeRate > 0 {
+			if con.alarm, err = newAlarm(); err != nil {
+				return nil, err
+			}
+			defer con.alarm.close()
+		}
+		if r.o.ConsumeRate > 0 {
+			con.gap = int64(second * float64(r.o.Consumers) / r.o.ConsumeRate)
+		}
+		r.consumers = append(r.consumers, con)
 	}
 	for id := range r.o.Publishers {
-		w, err := connect("publisher", id)
+		w, err := connect(to, "publisher", id)
 		if err != nil {
 			return nil, err
 		}
-		if err := w.publishing(r.o.Window); err != nil {
-			return nil, fmt.Errorf("publisher %d: %w", id, err)
+		if !r.o.NoConfirms {
+			if err := w.publishing(r.o.Window); err != nil {
+				return nil, fmt.Errorf("publisher %d: %w", id, err)
+			}
 		}
 		p := newPublisher(r, id, w)
-		if r.o.Rate > 0 {
+		if r.o.paced() {
 			if p.alarm, err = newAlarm(); err != nil {
 				return nil, err
 			}
@@ -218,6 +315,7 @@ func (r *run) load(ctx context.Context, to target) (*Report, error) {
 	// Whoever fails ends the run; whatever waits is woken.
 	stopAfter := context.AfterFunc(r.ctx, func() {
 		r.halt()
+		r.hasten()
 		for _, w := range wires {
 			w.interrupt()
 		}
@@ -255,17 +353,32 @@ func (r *run) startWriters(c *crew) (written <-chan struct{}) {
 	}
 	now := r.now()
 	for id, p := range r.publishers {
-		if r.o.Rate > 0 {
-			each := r.o.Rate / float64(len(r.publishers))
-			// Side by side, so that they do not all send at the same moment.
-			start := now + int64(float64(id)/r.o.Rate*float64(time.Second))
-			p.pace = newPace(start, each)
-			if r.o.RampTo > 0 {
-				p.pace = newRamp(start, each, r.o.RampTo/float64(len(r.publishers)), r.o.Warmup, r.o.Duration)
-			}
+		if r.o.paced() {
+			p.pace = r.paceOf(id, now)
 		}
 	}
-	return r.writeAll(c, count, r.o.Rate > 0)
+	return r.writeAll(c, count, r.o.paced())
+}
+
+// paceOf is the schedule of a publisher's part of a load that begins now.
+func (r *run) paceOf(id int, now int64) (p pace) {
+	fastest := r.o.Rate
+	for _, s := range r.o.Steps {
+		fastest = max(fastest, s.Rate)
+	}
+	share := 1 / float64(len(r.publishers))
+	// Side by side, so that they do not all send at the same moment.
+	start := now + int64(float64(id)/fastest*second)
+	switch {
+	case r.o.Steps != nil:
+		p = newSteps(start, r.o.Steps, share)
+	case r.o.RampTo > 0:
+		p = newRamp(start, r.o.Rate*share, r.o.RampTo*share, r.o.Warmup, r.o.Duration)
+	default:
+		p = newPace(start, r.o.Rate*share)
+	}
+	p.jitter, p.seed = r.o.Jitter, uint64(id)<<48
+	return p
 }
 
 // writeAll shares n messages out among the publishers.
@@ -343,6 +456,9 @@ func (r *run) phases(ctx context.Context) (*Report, error) {
 		r.measure(from, min(to, r.now()))
 	}
 	rep.end(r)
+	if r.o.Count == 0 || ctx.Err() != nil {
+		r.hasten()
+	}
 	if err := r.finish(&c, rep); err != nil {
 		return nil, err
 	}
@@ -368,6 +484,14 @@ func (r *run) fill(ctx context.Context, c *crew, rep *Report) {
 // finish ends the clients, in the order in which they can end.
 func (r *run) finish(c *crew, rep *Report) error {
 	r.halt()
+	if r.o.NoConfirms { // nothing else notices that a socket takes no more
+		stuck := time.AfterFunc(r.o.Patience, func() {
+			r.cancel(fmt.Errorf("the broker has not taken what was published after %s", r.o.Patience))
+		})
+		defer stuck.Stop()
+		c.writers.Wait()
+		stuck.Stop()
+	}
 	c.writers.Wait()
 	if r.failure() == nil {
 		r.drain(r.ctx, rep)
@@ -388,6 +512,13 @@ func (r *run) finish(c *crew, rep *Report) error {
 	}
 	c.consumers.Wait()
 	return r.failure()
+}
+
+// hasten lets consumers take what comes as fast as they can.
+func (r *run) hasten() {
+	for _, c := range r.consumers {
+		c.hurry.Store(true)
+	}
 }
 
 func (r *run) halt() {
@@ -471,7 +602,7 @@ func (r *run) drain(ctx context.Context, rep *Report) {
 
 // copies is how many queues get each message.
 func (r *run) copies() uint64 {
-	if r.o.Fanout {
+	if r.spread == toAll {
 		return uint64(len(r.queues))
 	}
 	return 1
@@ -514,7 +645,7 @@ func (r *run) totals() (distinct, again uint64) {
 func (r *run) lost() (n uint64) {
 	for _, p := range r.publishers {
 		for k, q := range p.queue {
-			if !r.o.Fanout {
+			if r.spread != toAll {
 				n += r.ledgers[q].streams[p.id].missing(p.perQueue[k])
 				continue
 			}

@@ -3,6 +3,7 @@
 #
 #   bench/run.sh [SECONDS [RUNS]]           20 and 3 if not given
 #   bench/run.sh growth [SECONDS [RUNS]]    what a message costs FireMQ while queues, connections, a backlog, cores grow
+#   bench/run.sh profile [SECONDS]          where FireMQ's CPU time goes under each load, and which locks are waited for
 #   bench/run.sh tables [FOLDER]            the document again, from results that exist
 #
 # Brokers take turns in every scenario. As processes they have core 0 and the load has core 1; where a Docker
@@ -26,7 +27,7 @@ cd "$(dirname "$0")/.."
 
 what=run
 case ${1:-} in
-growth | tables)
+growth | profile | tables)
 	what=$1
 	shift
 	;;
@@ -44,5 +45,12 @@ trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
 CGO_ENABLED=0 go build -trimpath -o "$dir/firemq" ./cmd/firemq
 go build -o "$dir/compare" ./bench/compare
-"$dir/compare" "$what" -firemq "$dir/firemq" -seconds "${1:-20}" -runs "${2:-3}" ${MESSAGES:+-messages "$MESSAGES"}
+if [ "$what" = profile ]; then
+	out=$("$dir/compare" folder)
+	go build -o "$dir/profile" ./bench/profile
+	"$dir/profile" -firemq "$dir/firemq" -seconds "${1:-5}" -csv "$out/profile.csv" \
+		-presets "transient transient-4x4 persistent persistent-4x4 persistent-1k fanout queues latency latency-persistent drain"
+else
+	"$dir/compare" "$what" -firemq "$dir/firemq" -seconds "${1:-20}" -runs "${2:-3}" ${MESSAGES:+-messages "$MESSAGES"}
+fi
 "$dir/compare" tables

@@ -49,7 +49,20 @@ func TestRunDeliversEverything(t *testing.T) {
 		"four of each":       func(o *Options) { o.Publishers, o.Consumers = 4, 4 },
 		"more queues":        func(o *Options) { o.Publishers, o.Consumers, o.Queues = 2, 3, 7 },
 		"more clients":       func(o *Options) { o.Publishers, o.Consumers, o.Queues = 5, 6, 2 },
-		"fanout":             func(o *Options) { o.Publishers, o.Consumers, o.Queues, o.Fanout = 2, 3, 4, true },
+		"fanout":             func(o *Options) { o.Publishers, o.Consumers, o.Queues, o.ExchangeType = 2, 3, 4, "fanout" },
+		"direct":             func(o *Options) { o.Publishers, o.Consumers, o.Queues, o.ExchangeType, o.Keys = 2, 3, 4, "direct", 3 },
+		"topic":              func(o *Options) { o.Publishers, o.Consumers, o.Queues, o.ExchangeType, o.Keys = 2, 3, 4, "topic", 5 },
+		"hash":               func(o *Options) { o.Publishers, o.Consumers, o.Queues, o.ExchangeType = 2, 3, 4, "x-consistent-hash" },
+		"no acks":            func(o *Options) { o.AutoAck, o.Queues = true, 2 },
+		"work":               func(o *Options) { o.Work, o.Consumers, o.Rate = 100*time.Microsecond, 2, 1000 },
+		"work, a count":      func(o *Options) { o.Work, o.Duration, o.Count = time.Millisecond, 0, 40 },
+		"consume rate":       func(o *Options) { o.ConsumeRate, o.Queues, o.Multiple = 5000, 2, true },
+		"steps": func(o *Options) {
+			o.Steps, o.Publishers = []Step{{4000, 7 * time.Millisecond}, {0, 3 * time.Millisecond}}, 2
+		},
+		"jitter":             func(o *Options) { o.Rate, o.Jitter = 2000, true },
+		"properties":         func(o *Options) { o.Priority, o.TTL, o.Headers = 3, time.Minute, map[string]any{"a": 1, "b": "c"} },
+		"names":              func(o *Options) { o.Queues, o.QueueName = 3, "a-%d-b" },
 		"acks with multiple": func(o *Options) { o.Consumers, o.Queues, o.Multiple = 1, 3, true },
 		"window of one":      func(o *Options) { o.Window, o.Prefetch = 1, 1 },
 		"paced":              func(o *Options) { o.Rate, o.Publishers = 2000, 2 },
@@ -60,7 +73,7 @@ func TestRunDeliversEverything(t *testing.T) {
 		"a backlog":          func(o *Options) { o.Backlog, o.Publishers, o.Queues = 1000, 3, 2 },
 		"a backlog, paced":   func(o *Options) { o.Backlog, o.Rate, o.Publishers = 1000, 2000, 2 },
 		"drained":            func(o *Options) { o.Backlog, o.Drain, o.Consumers = 1001, true, 2 },
-		"drained, fanout":    func(o *Options) { o.Backlog, o.Drain, o.Fanout, o.Queues = 101, true, true, 3 },
+		"drained, fanout":    func(o *Options) { o.Backlog, o.Drain, o.ExchangeType, o.Queues = 101, true, "fanout", 3 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			urls(t, faults{}, func(t *testing.T, b *fake, url string) {
@@ -78,7 +91,7 @@ func TestRunDeliversEverything(t *testing.T) {
 					t.Errorf("left at the broker: %s", left)
 				}
 				copies := uint64(1)
-				if o.Fanout {
+				if o.ExchangeType == "fanout" {
 					copies = uint64(o.Queues)
 				}
 				if rep.Published == 0 || rep.Confirmed != rep.Published || rep.Consumed != rep.Published*copies || rep.Left != 0 {
@@ -190,6 +203,72 @@ func TestRunEndsWithTheBrokersWords(t *testing.T) {
 	}
 }
 
+// TestRunOverTwoProtocols publishes over one and consumes over the other.
+func TestRunOverTwoProtocols(t *testing.T) {
+	b := newFake(t, faults{})
+	for _, urls := range [][2]string{{b.amqpURL(), b.fireURL()}, {b.fireURL(), b.amqpURL()}} {
+		o := counted(urls[0])
+		o.ConsumeURL = urls[1]
+		rep := mustRun(t, o)
+		if rep.Err() != nil || rep.Consumed != 1000 || !strings.Contains(rep.Broker.Protocol, ", consumed over ") {
+			t.Errorf("%v: %v, %d consumed over %s", urls, rep.Err(), rep.Consumed, rep.Broker.Protocol)
+		}
+	}
+}
+
+func TestRunWithoutConfirms(t *testing.T) {
+	urls(t, faults{}, func(t *testing.T, b *fake, url string) {
+		o := counted(url)
+		o.NoConfirms, o.Size = true, tailCopy+5000
+		rep := mustRun(t, o)
+		if rep.Err() != nil || rep.Consumed != 1000 || rep.Confirmed != 0 || rep.ConfirmRate != 0 || rep.ConfirmLatency.Count != 0 {
+			t.Errorf("%v: %d consumed, %d confirmed, %v a second, %+v", rep.Err(), rep.Consumed, rep.Confirmed, rep.ConfirmRate, rep.ConfirmLatency)
+		}
+	})
+}
+
+// TestRunLeavesPredeclaredQueues has one queue of somebody else.
+func TestRunLeavesPredeclaredQueues(t *testing.T) {
+	urls(t, faults{}, func(t *testing.T, b *fake, url string) {
+		b.mu.Lock()
+		b.queues["theirs"] = &fakeQueue{}
+		b.mu.Unlock()
+		o := counted(url)
+		o.QueueName, o.Predeclared = "theirs", true
+		if rep := mustRun(t, o); rep.Err() != nil || rep.Consumed != 1000 {
+			t.Errorf("%v: %d consumed", rep.Err(), rep.Consumed)
+		}
+		if left := b.leftovers(); left != "1 queues, 0 exchanges, 0 unacked deliveries" {
+			t.Errorf("left: %q", left)
+		}
+	})
+}
+
+// TestWorkDelaysWhatCameWithIt: of 20 messages that come together the last has waited for the work of 19.
+func TestWorkDelaysWhatCameWithIt(t *testing.T) {
+	urls(t, faults{}, func(t *testing.T, b *fake, url string) {
+		o := short(url)
+		o.Duration, o.Count, o.Work = 0, 20, 5*time.Millisecond
+		rep := mustRun(t, o)
+		if least := 19 * 5000.0; rep.Latency.Max < least {
+			t.Errorf("the longest latency is %.0f us, not even %.0f", rep.Latency.Max, least)
+		}
+	})
+}
+
+// TestConsumeRate takes no more than the rate allows over the measured time, and all of it after that.
+func TestConsumeRate(t *testing.T) {
+	urls(t, faults{}, func(t *testing.T, b *fake, url string) {
+		o := short(url)
+		o.Consumers, o.ConsumeRate, o.Duration = 2, 200, 300*time.Millisecond
+		rep := mustRun(t, o)
+		// Each may be lateness ahead, and one message.
+		if most := 200*(rep.Measured+lateness.Seconds()) + 2; rep.ConsumeRate*rep.Measured > most || rep.Consumed != rep.Published {
+			t.Errorf("%.0f consumed in %.3f s, more than %.0f; %d in the end of %d", rep.ConsumeRate*rep.Measured, rep.Measured, most, rep.Consumed, rep.Published)
+		}
+	})
+}
+
 func TestRunRefusesOptions(t *testing.T) {
 	for name, o := range map[string]Options{
 		"scheme":               {URL: "http://localhost"},
@@ -202,8 +281,25 @@ func TestRunRefusesOptions(t *testing.T) {
 		"drain":                {URL: "amqp://localhost", Drain: true, Consumers: 1},
 		"drain and publish":    {URL: "amqp://localhost", Drain: true, Consumers: 1, Backlog: 1, Count: 1},
 		"one name, two queues": {URL: "amqp://localhost", Queues: 2, QueueName: "q"},
-		"queue type":           {URL: "fire://localhost", QueueType: "quorum"},
-		"fanout over NATS":     {URL: "jetstream://localhost", Fanout: true},
+		"fanout over NATS":     {URL: "jetstream://localhost", ExchangeType: "fanout"},
+		"exchange type":        {URL: "amqp://localhost", ExchangeType: "x-delayed-message"},
+		"keys, no exchange":    {URL: "amqp://localhost", Keys: 2},
+		"too many keys":        {URL: "amqp://localhost", ExchangeType: "topic", Queues: 1000, Keys: 101},
+		"name without number":  {URL: "amqp://localhost", QueueName: "q%d%d", Queues: 2},
+		"predeclared, unnamed": {URL: "amqp://localhost", Predeclared: true},
+		"an argument's type":   {URL: "amqp://localhost", QueueArguments: map[string]any{"x": struct{}{}}},
+		"long headers":         {URL: "amqp://localhost", Headers: map[string]any{"x": strings.Repeat("x", maxHeaders)}},
+		"two kinds of acks":    {URL: "amqp://localhost", Multiple: true, AutoAck: true},
+		"work of nobody":       {URL: "amqp://localhost", Work: 1},
+		"long work":            {URL: "amqp://localhost", Consumers: 1, Work: MaxWork + 1},
+		"one in two minutes":   {URL: "amqp://localhost", Consumers: 2, ConsumeRate: 1.0 / 60},
+		"broken ttl":           {URL: "amqp://localhost", TTL: 1500 * time.Microsecond},
+		"jitter of no rate":    {URL: "amqp://localhost", Jitter: true},
+		"steps and a rate":     {URL: "amqp://localhost", Rate: 1, Steps: []Step{{1, time.Second}}},
+		"steps of nothing":     {URL: "amqp://localhost", Steps: []Step{{0, time.Second}}},
+		"a step of no time":    {URL: "amqp://localhost", Steps: []Step{{1, 0}}},
+		"consumers over NATS":  {URL: "amqp://localhost", ConsumeURL: "nats://localhost"},
+		"consumers elsewhere":  {URL: "amqp://localhost", ConsumeURL: "http://localhost"},
 		"backlog of core NATS": {URL: "nats://localhost", Backlog: 1},
 		"count":                {URL: "amqp://localhost", Count: MaxCount + 1},
 		"ramp from nowhere":    {URL: "amqp://localhost", RampTo: 1000},
@@ -302,7 +398,7 @@ func TestReportIsCompleteJSON(t *testing.T) {
 	if got.Version != "1.2.3" || got.Broker.Product != "fake 1" || got.Broker.Protocol != "AMQP 0-9-1" || got.Broker.Address != b.ln.Addr().String() {
 		t.Errorf("%s", raw)
 	}
-	for _, name := range []string{"publishers", "consumers", "queues", "fanout", "size", "persistent", "window", "prefetch", "multiple_acks", "rate", "warmup_s", "duration_s"} {
+	for _, name := range []string{"publishers", "consumers", "queues", "exchange_type", "keys", "size", "persistent", "window", "prefetch", "multiple_acks", "rate", "warmup_s", "duration_s"} {
 		if _, ok := got.Parameters[name]; !ok {
 			t.Errorf("parameter %s is missing", name)
 		}

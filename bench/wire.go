@@ -11,25 +11,27 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/firemq/firemq/frames/table"
 )
 
 // wire is one connection that is logged in, of either protocol. One goroutine uses it, with two
 // exceptions: write may be called while another one is in read, and interrupt by any.
 type wire interface {
 	// Requests: each waits for its answer, at most the target's patience. Not while read is in use.
-	declareQueue(name string) error
+	declareQueue(name string, arguments table.Table) error
 	deleteQueue(name string) (left uint64, err error)
-	declareFanout(name string) error
+	declareExchange(name, kind string) error
 	deleteExchange(name string) error
-	bind(exchange, queue string) error
-	publishing(window int) error // before the first publish; window is the most that are unconfirmed
+	bind(exchange, queue, key string) error
+	publishing(window int) error // before the first publish that wants a confirm; window is the most that are unconfirmed
 	// subscribe is called once. A queue's index is the handle of its subscription, and each has the prefetch.
 	// Answers to it that are not here when it returns are taken by read, since deliveries may come first.
 	subscribe(queues []string, prefetch int) error
 	close() // tells the broker, then closes the socket
 
-	// template is what every publish to that key looks like.
-	template(exchange string, keys []string, size int, persistent bool) template
+	// template is what every publish looks like, with a prefix for each key.
+	template(m model, keys []string, size int) template
 	// appendPublished is called at the end of a batch of publishes. It says what the protocol wants said then.
 	appendPublished(dst []byte, upTo uint64) []byte
 	// appendAck, appendSettled and appendCancel spell what a consumer writes; appendAck is called within
@@ -56,6 +58,13 @@ type handler interface {
 	cancelled(handle uint32) error                                    // the answer to appendCancel
 	paused(on bool)                                                   // the broker asks publishers to wait
 	settle() error                                                    // the end of what arrived
+}
+
+// model is what all messages of a run have in common.
+type model struct {
+	exchange   string
+	properties table.Properties
+	confirms   bool // that are wanted
 }
 
 // template is how a publisher spells its messages: prefix of the queue, then the tail.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -68,6 +69,7 @@ func benchmarkQueues(b *testing.B, queues int, persistent bool) {
 		p.pub.end()
 		if persistent {
 			<-br.done.idle()
+			p.con.await(int(p.tag) + n)
 		}
 		for range n {
 			p.tag++
@@ -89,6 +91,19 @@ func benchmarkQueues(b *testing.B, queues int, persistent bool) {
 	for i := range all {
 		if p := &all[i]; p.con.sink.n != int(p.tag) || p.pub.sink.confirmed != p.pub.seq {
 			b.Fatalf("published %d: delivered %d, confirmed %d", p.pub.seq, p.con.sink.n, p.pub.sink.confirmed)
+		}
+	}
+}
+
+// await waits until n messages were delivered. When no publish waits for its confirm any more, the completer may still
+// have to hear of queues that wait for the same commit.
+func (c *client) await(n int) {
+	for ; ; runtime.Gosched() {
+		c.peer.mu.Lock()
+		got := c.sink.n
+		c.peer.mu.Unlock()
+		if got >= n {
+			return
 		}
 	}
 }
@@ -157,6 +172,9 @@ func benchmarkWindow(b *testing.B, queues int) {
 			}
 		}
 		<-br.done.idle()
+		for i := range all {
+			all[i].con.await(int(all[i].tag) + window)
+		}
 		for range window / turnSize {
 			for i := range all {
 				settle(&all[i])

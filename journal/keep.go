@@ -240,13 +240,14 @@ func (j *Journal) zeroFill(name string) (complete bool, err error) {
 	return err == nil, err
 }
 
-// openForWrite gives the writer a segment's file, made if the keeper did not come to it.
+// openForWrite gives the writer a segment's file, made if the keeper did not come to it. One that it has open it gets
+// without files, which the keeper holds while it waits for the disk.
 func (j *Journal) openForWrite(s *segment) (vfs.File, error) {
-	j.files.Lock()
-	defer j.files.Unlock()
 	if s.f != nil {
 		return s.f, nil
 	}
+	j.files.Lock()
+	defer j.files.Unlock()
 	if !s.exists {
 		if err := j.install(s); err != nil {
 			return nil, err
@@ -299,8 +300,6 @@ func (j *Journal) retire(s *segment, end Position) error {
 	if !done {
 		return nil
 	}
-	j.files.Lock()
-	defer j.files.Unlock()
 	f := s.f
 	s.f = nil
 	return f.Close()

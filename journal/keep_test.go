@@ -2,7 +2,9 @@ package journal
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/firemq/firemq/internal/vfs"
 )
@@ -57,6 +59,53 @@ func TestSegmentsAreRecycled(t *testing.T) {
 				t.Fatalf("%v is back", e)
 			}
 		}
+	}
+}
+
+// TestCommitsGoOnBesideTheKeeper: while it waits for the disk with a segment that it frees, the writer commits to the
+// one that it has open.
+func TestCommitsGoOnBesideTheKeeper(t *testing.T) {
+	waits, proceed := make(chan struct{}), make(chan struct{})
+	var held atomic.Bool
+	o := Options{FS: &vfs.Faults{FS: vfs.NewMem(), Check: func(op vfs.Op) error {
+		if op.Kind == vfs.OpSyncDir && held.Load() {
+			waits <- struct{}{}
+			<-proceed
+		}
+		return nil
+	}}, SegmentBytes: 8 << 10, manual: true}
+	j, _ := mustOpen(t, o)
+	first := publish(j, strings.Repeat("1", 3000), Target{1, 1, 0})
+	second := publish(j, strings.Repeat("2", 3000), Target{1, 2, 0})
+	publish(j, strings.Repeat("3", 3000), Target{1, 3, 0}) // the next segment
+	settle(j, 1, 1, 2)
+	j.step(false)
+	j.Free(first.pos, 1, 1)
+	j.Free(second.pos, 1, 1)
+	held.Store(true)
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		j.keepOnce()
+	}()
+	<-waits
+	held.Store(false)
+	e := publish(j, "4", Target{1, 4, 0})
+	committed := make(chan struct{})
+	go func() {
+		defer close(committed)
+		j.step(false)
+	}()
+	select {
+	case <-committed:
+	case <-time.After(20 * time.Second):
+		t.Error("the commit waits for the keeper")
+	}
+	close(proceed)
+	<-kept
+	<-committed
+	if j.Committed() <= e.pos {
+		t.Errorf("committed up to %d, not %d", j.Committed(), e.pos)
 	}
 }
 

@@ -63,9 +63,10 @@ type segment struct {
 
 	short atomic.Bool // its file ends with its records; any goroutine
 
-	exists bool     // the file has its name and header; guarded by Journal.files
-	grows  bool     // the file is not written to its full size yet; guarded by Journal.files
-	f      vfs.File // for the writer; guarded by Journal.files
+	exists bool // the file has its name and header; guarded by Journal.files
+	grows  bool // the file is not written to its full size yet; guarded by Journal.files
+
+	f vfs.File // owned by the writer, and by Close when that has ended
 
 	mu     sync.RWMutex
 	m      []byte   // mapping for Read, nil before the first one; guarded by mu

@@ -70,6 +70,13 @@ func TestFreshFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// After the last one, though there is a gap.
+	if err := os.Mkdir(filepath.Join(dir, "2026-11-29-10"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := freshFolder(dir, day); filepath.Base(got) != "2026-11-29-11" {
+		t.Errorf("got %s behind number 10", got)
+	}
 }
 
 // TestTables makes the document from two results, twice: the second time changes nothing.
@@ -308,7 +315,7 @@ func TestSlowerBenchmarks(t *testing.T) {
 		}
 		return all
 	}
-	old := file("old", "pkg: p\nBenchmarkA-2 \t 100 \t 10.0 ns/op\t 5 MB/s \t 0 B/op \t 0 allocs/op\nBenchmarkA-2 100 14 ns/op 0 B/op 0 allocs/op\nBenchmarkB 5 100 ns/op 0 B/op 1 allocs/op\nok p\n")
+	old := file("old", "pkg: p\nBenchmarkA-2 \t 100 \t 10.0 ns/op\t 5 MB/s \t 0 B/op \t 0 allocs/op\nBenchmarkA-2 100 14 ns/op 0 B/op 0 allocs/op\nBenchmarkB 5 100 ns/op 0 B/op 1 allocs/op\nBenchmarkC-2 \t--- FAIL: BenchmarkC-2\nok p\n")
 	now := file("new", "pkg: p\nBenchmarkA-2 100 16 ns/op 8 B/op 1 allocs/op\nBenchmarkA-2 100 19 ns/op 8 B/op 1 allocs/op\nBenchmarkB 5 140 ns/op 0 B/op 0 allocs/op\nBenchmarkC 1 1 ns/op 0 B/op 7 allocs/op\n")
 	got := strings.Join(slowerBenchmarks(old, now, 1.5), "; ")
 	if want := "p BenchmarkA-2: 16 ns, was 10; p BenchmarkA-2: 1 allocations, were 0"; got != want {

@@ -74,6 +74,9 @@ func readBenchmarks(path string) (map[string]benchmark, error) {
 		if len(words) < 4 || !strings.HasPrefix(words[0], "Benchmark") {
 			continue
 		}
+		if _, err := strconv.Atoi(words[1]); err != nil {
+			continue // the name alone, of one that failed
+		}
 		name := pkg + " " + words[0]
 		b, seen := all[name]
 		for i := 3; i < len(words); i += 2 {

@@ -5,6 +5,7 @@
 //	compare growth   what a message costs FireMQ with more queues, connections, backlog and cores: growth.csv
 //	compare watched  what a scrape and a look at the UI each second cost FireMQ under load: watched.csv, one line
 //	compare gate     fails if FireMQ costs more than another binary of it, or its benchmarks more than they did
+//	compare folder   makes a folder for results, and prints its name
 //	compare tables   makes tables and figures from the CSV files, into BENCHMARKS.md
 //
 // bench/run.sh builds what is needed and calls it, bench/scrape.sh for watched; they tell the variables.
@@ -17,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -64,7 +66,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("say what to do: run, growth, watched, gate or tables")
+		return fmt.Errorf("say what to do: run, growth, watched, gate, folder or tables")
 	}
 	var s settings
 	var brokers, scenarios string
@@ -128,6 +130,9 @@ func run(ctx context.Context, args []string) error {
 		return gate(ctx, s)
 	case "watched":
 		return watched(ctx, s)
+	case "folder":
+		fmt.Println(s.out)
+		return nil
 	case "tables":
 		dir := s.out
 		if f.NArg() > 0 {
@@ -135,7 +140,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return tables(s, dir)
 	}
-	return fmt.Errorf("%q is none of run, growth, watched, gate and tables", args[0])
+	return fmt.Errorf("%q is none of run, growth, watched, gate, folder and tables", args[0])
 }
 
 func envOr(name, otherwise string) string {
@@ -145,14 +150,21 @@ func envOr(name, otherwise string) string {
 	return otherwise
 }
 
-// freshFolder is today's folder, with a number if there is one already.
+// freshFolder is today's folder, with a number after those of today's others.
 func freshFolder(results string, now time.Time) string {
 	day := filepath.Join(results, now.Format(time.DateOnly))
-	dir := day
-	for n := 2; ; n++ {
-		if _, err := os.Stat(dir); err != nil {
-			return dir
-		}
-		dir = fmt.Sprintf("%s-%d", day, n)
+	last := 0
+	if _, err := os.Stat(day); err == nil {
+		last = 1
 	}
+	others, _ := filepath.Glob(day + "-*") // the pattern is well-formed
+	for _, dir := range others {
+		if n, err := strconv.Atoi(strings.TrimPrefix(dir, day+"-")); err == nil {
+			last = max(last, n)
+		}
+	}
+	if last == 0 {
+		return day
+	}
+	return fmt.Sprintf("%s-%d", day, last+1)
 }

@@ -180,7 +180,7 @@ func (r *round) duration() string { return fmt.Sprint(r.s.seconds) }
 // load runs firemq bench and keeps its report.
 func (r *round) load(ctx context.Context, n node, c column, name string, flags ...string) (result, error) {
 	if c.queueType != "" {
-		flags = append(flags, "--queue-type", c.queueType)
+		flags = append(flags, "--arg", "x-queue-type="+c.queueType)
 	}
 	rep, raw, err := n.load(ctx, c.scheme, flags...)
 	if len(raw) > 0 {

@@ -31,6 +31,7 @@ var sections = []struct {
 	name string
 	make func(*report, settings) (string, error)
 }{
+	{"headline", headline},
 	{"method", method},
 	{"throughput", throughput},
 	{"latency", latency},
@@ -38,6 +39,9 @@ var sections = []struct {
 	{"targets", targets},
 	{"growth", growthTables},
 	{"history", history},
+	{"behind", behindTable},
+	{"limits", limitsTable},
+	{"watched", watchedLine},
 }
 
 // tables makes the marked parts of the document, and the figures beside the CSV files.

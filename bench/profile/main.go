@@ -15,12 +15,10 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"regexp"
 	"runtime"
 	"runtime/metrics"
 	"runtime/pprof"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -49,13 +47,14 @@ type subject struct {
 
 func run(ctx context.Context, args []string) error {
 	s := subject{ctx: ctx}
-	var presets, cpu, mutex string
+	var presets, cpu, mutex, sheet string
 	f := flag.NewFlagSet("profile [flags] [-- flags of firemq bench, instead of presets]", flag.ContinueOnError)
 	f.StringVar(&s.firemq, "firemq", "./firemq", "the binary that makes the load")
 	f.Float64Var(&s.seconds, "seconds", 5, "measured time of a load")
 	f.StringVar(&presets, "presets", "transient transient-4x4 persistent persistent-4x4 persistent-1k fanout queues latency-persistent", "loads, as firemq bench names them")
 	f.StringVar(&cpu, "cpu", "", "write a CPU profile of all loads, over both protocols, to this file")
 	f.StringVar(&mutex, "mutex", "", "write a mutex profile of transient-4x4 and persistent-4x4 to this file, and print what is waited for")
+	f.StringVar(&sheet, "csv", "", "write what takes the CPU time of each load, and which locks are waited for, to this file")
 	count := f.Uint64("count", 0, "print the allocations per message of so many messages, and the pauses")
 	f.Float64Var(&s.most, "most", math.Inf(1), "fail if a message takes more allocations")
 	if err := f.Parse(args); err != nil {
@@ -97,6 +96,11 @@ func run(ctx context.Context, args []string) error {
 			if err := s.mutexProfile(mutex, preset); err != nil {
 				return err
 			}
+		}
+	}
+	if sheet != "" {
+		if err := s.sheet(sheet, strings.Fields(presets)); err != nil {
+			return err
 		}
 	}
 	if *count > 0 {
@@ -148,39 +152,13 @@ func (s subject) loads(presets []string) error {
 	return nil
 }
 
-// mutexProfile prints the locks that were waited for, as a share of the time that ran.
+// mutexProfile prints which locks goroutines waited for, and where, as a share of the CPU time that the broker used.
 func (s subject) mutexProfile(path, preset string) error {
-	runtime.SetMutexProfileFraction(1)
-	before, err := waits()
+	locks, rep, cpu, err := s.locks(preset)
 	if err != nil {
 		return err
 	}
-	rep, err := s.load("amqp", "--preset", preset, "--duration", fmt.Sprint(s.seconds), "--warmup", "0")
-	runtime.SetMutexProfileFraction(0)
-	if err != nil {
-		return err
-	}
-	after, err := waits()
-	if err != nil {
-		return err
-	}
-	wall := rep.Measured * float64(runtime.GOMAXPROCS(0))
-	type wait struct {
-		where string
-		share float64
-	}
-	var all []wait
-	total := 0.0
-	for where, seconds := range after {
-		share := (seconds - before[where]) / wall
-		total += share
-		all = append(all, wait{where, share})
-	}
-	slices.SortFunc(all, func(a, b wait) int { return int(math.Copysign(1, b.share-a.share)) })
-	fmt.Printf("%s: %.0f delivered/s, %.2f %% of the processors' time waited for locks\n", preset, rep.ConsumeRate, 100*total)
-	for _, w := range all[:min(5, len(all))] {
-		fmt.Printf("  %6.3f %%  %s\n", 100*w.share, w.where)
-	}
+	report(os.Stdout, preset, rep.ConsumeRate, cpu.Seconds(), locks)
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -188,55 +166,37 @@ func (s subject) mutexProfile(path, preset string) error {
 	return errors.Join(pprof.Lookup("mutex").WriteTo(f, 0), f.Close())
 }
 
-var (
-	cyclesLine = regexp.MustCompile(`(?m)^cycles/second=(\d+)$`)
-	recordLine = regexp.MustCompile(`^(\d+) \d+ @`)
-	frameLine  = regexp.MustCompile(`^#\t0x[0-9a-f]+\t(\S+)\+0x`)
-)
-
-// waits are the seconds that goroutines have waited for each lock so far, by who released it.
-func waits() (map[string]float64, error) {
-	var b bytes.Buffer
-	if err := pprof.Lookup("mutex").WriteTo(&b, 1); err != nil {
-		return nil, err
+// locks are what was waited for under a load, and the CPU time that the broker used meanwhile.
+func (s subject) locks(preset string) ([]lock, *bench.Report, time.Duration, error) {
+	runtime.SetMutexProfileFraction(1)
+	runtime.SetBlockProfileRate(1)
+	defer runtime.SetMutexProfileFraction(0)
+	defer runtime.SetBlockProfileRate(0)
+	before, err := waits("block")
+	if err != nil {
+		return nil, nil, 0, err
 	}
-	return parseWaits(b.String())
+	from := cpuTime()
+	rep, err := s.load("amqp", "--preset", preset, "--duration", fmt.Sprint(s.seconds), "--warmup", "0")
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	used := cpuTime() - from
+	after, err := waits("block")
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	for stack, seconds := range before {
+		after[stack] -= seconds
+	}
+	return byLock(after, make(sources)), rep, used, nil
 }
 
-func parseWaits(text string) (map[string]float64, error) {
-	m := cyclesLine.FindStringSubmatch(text)
-	if m == nil {
-		return nil, errors.New("the mutex profile has no cycles/second")
-	}
-	perSecond, err := strconv.ParseFloat(m[1], 64)
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[string]float64)
-	cycles, frames := 0.0, []string(nil)
-	flush := func() {
-		if len(frames) > 0 {
-			all[strings.Join(frames, " < ")] += cycles / perSecond
-		}
-		cycles, frames = 0, nil
-	}
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\n")
-		if m := recordLine.FindStringSubmatch(line); m != nil {
-			flush()
-			if cycles, err = strconv.ParseFloat(m[1], 64); err != nil {
-				return nil, err
-			}
-		}
-		if m := frameLine.FindStringSubmatch(line); m != nil && len(frames) < 3 {
-			name := m[1][strings.LastIndexByte(m[1], '/')+1:]
-			if !strings.HasPrefix(name, "sync.") && !strings.HasPrefix(name, "runtime.") {
-				frames = append(frames, name)
-			}
-		}
-	}
-	flush()
-	return all, nil
+// cpuTime is what this process has used so far.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u) // of oneself it cannot fail
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 const (

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,7 +26,9 @@ func newBench(t terminal) *cobra.Command {
 		trusted        trust
 		asJSON, quiet  bool
 		rates          []float64
-		preset, page   string
+		args, headers  []string
+		preset         string
+		page, sheet    string
 		limits         limits
 	)
 	c := &cobra.Command{
@@ -46,12 +49,16 @@ Presets are loads with a name; flags given beside one replace what it says:
   firemq bench --persistent --rate 1000,10000,100000
   firemq bench --rate 1000 --ramp-to 500000 --duration 60s
   firemq bench --persistent --rate 5000 --max-p99 20ms
+  firemq bench --rate-steps 1000:10s,50000:2s --jitter --work 100us --consumers 8
   firemq bench --persistent --backlog 1000000 --drain
   firemq bench --url amqp://guest:guest@localhost:5672 --json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if embedded && (c.Flags().Changed("url") || o.BrokerPID != 0) {
-				return usagef("--embedded starts a broker in this process: leave out --url and --broker-pid")
+			if embedded && (c.Flags().Changed("url") || o.ConsumeURL != "" || o.BrokerPID != 0) {
+				return usagef("--embedded starts a broker in this process: leave out --url, --consume-url and --broker-pid")
+			}
+			if c.Flags().Changed("rate") && o.Steps != nil {
+				return usagef("--rate and --rate-steps: give one of them")
 			}
 			if err := fromEnv(t, c.Flags()); err != nil {
 				return err
@@ -69,6 +76,13 @@ Presets are loads with a name; flags given beside one replace what it says:
 			}
 			if (o.Count > 0 || o.Drain) && !c.Flags().Changed("warmup") {
 				o.Warmup = 0
+			}
+			var err error
+			if o.QueueArguments, err = keyValues("arg", args); err != nil {
+				return err
+			}
+			if o.Headers, err = keyValues("header", headers); err != nil {
+				return err
 			}
 			ctx, stop := interruptible(c.Context())
 			defer stop()
@@ -102,6 +116,11 @@ Presets are loads with a name; flags given beside one replace what it says:
 					return err
 				}
 			}
+			if sheet != "" {
+				if err := writeSheet(sheet, reports); err != nil {
+					return err
+				}
+			}
 			for _, rep := range reports {
 				if err := cmp.Or(rep.Err(), limits.check(rep)); err != nil {
 					return err
@@ -116,31 +135,44 @@ Presets are loads with a name; flags given beside one replace what it says:
 	f.BoolVar(&embedded, "embedded", false, "start a broker in this process: in memory, with --persistent in a temporary directory")
 	f.StringVar(&url, "url", "", "the broker, `fire://user:pass@host:port/vhost` or amqp://..., fires:// or amqps:// over TLS, ws:// or wss:// over WebSocket; for reference nats:// or jetstream:// (default: this machine)")
 	withEnv(f, "url")
+	f.StringVar(&o.ConsumeURL, "consume-url", "", "where consumers connect, perhaps over another protocol (default: the --url)")
 	trusted.add(f)
 	f.BoolVar(&amqp, "amqp", false, "speak AMQP 0-9-1 instead of the FireMQ protocol")
 	f.IntVarP(&o.Publishers, "publishers", "p", 1, "connections that publish")
 	f.IntVarP(&o.Consumers, "consumers", "c", 1, "connections that consume; 0: the messages stay until the end")
 	f.IntVarP(&o.Queues, "queues", "q", 1, "queues, shared out among publishers and consumers")
-	f.BoolVar(&o.Fanout, "fanout", false, "publish to a fanout exchange: each queue gets every message")
+	f.StringVar(&o.ExchangeType, "exchange-type", "", "publish to an exchange of this `type`: direct or topic, each key for one queue; fanout, every message to each queue; x-consistent-hash or x-random, to one of them")
+	f.IntVar(&o.Keys, "keys", 0, "routing keys for each queue, or for all of a hash, in turn (default 1, of a hash 1,000)")
 	f.IntSliceVarP(&o.Sizes, "size", "s", []int{256}, fmt.Sprintf("`bytes` of a body, at least %d; several, as 100,2000,50000: in turn", bench.MinSize))
 	f.VarP(newSeconds(&o.Duration, 10*time.Second), "duration", "d", "measured time, in seconds or as 1m30s")
 	f.Var(newSeconds(&o.Warmup, time.Second), "warmup", "load before the measured time")
 	f.BoolVar(&o.Persistent, "persistent", false, "persistent messages; a confirm then means on disk")
-	f.IntVarP(&o.Window, "window", "w", 1000, "unconfirmed messages in flight, a publisher")
+	f.Uint8Var(&o.Priority, "priority", 0, "priority of the messages")
+	f.DurationVar(&o.TTL, "ttl", 0, "time to live of a message; one that expires counts as lost")
+	f.StringArrayVarP(&headers, "header", "H", nil, "an application header, `key=value`; again for more")
+	f.IntVarP(&o.Window, "window", "w", 1000, "unconfirmed messages in flight, a publisher; 1: each waits for the confirm before it")
+	f.BoolVar(&o.NoConfirms, "no-confirms", false, "publish without confirms, as fast as the broker reads")
 	f.IntVar(&o.Prefetch, "prefetch", 1000, "unacknowledged messages, a consumer and queue")
 	f.BoolVar(&o.Multiple, "multiple-acks", false, "acknowledge what came together with one ack, not each message")
+	f.BoolVar(&o.AutoAck, "auto-ack", false, "consume without acks")
+	f.DurationVar(&o.Work, "work", 0, "time that a consumer takes for each message before it acknowledges it, as 2ms")
+	f.Float64Var(&o.ConsumeRate, "consume-rate", 0, "messages per second that all consumers take at most (default: all that come)")
 	f.Float64SliceVarP(&rates, "rate", "r", nil, "messages per `second` of all publishers; several, as 1000,5000,20000: a run at each (default: as many as the window lets through)")
 	f.Float64Var(&o.RampTo, "ramp-to", 0, "let --rate change steadily to this one over the measured time")
+	f.Var((*steps)(&o.Steps), "rate-steps", "rates in one run, each for its time, over and over, as 1000:10s,50000:500ms,0:5s")
+	f.BoolVar(&o.Jitter, "jitter", false, "publish at random moments: each message somewhere in its interval of the rate")
 	f.Uint64Var(&o.Count, "count", 0, "end after this many messages of all publishers")
 	f.Uint64Var(&o.Backlog, "backlog", 0, "publish this many messages before consumers and the measured time begin")
 	f.BoolVar(&o.Drain, "drain", false, "publish nothing after the backlog: measure how it is consumed")
-	f.StringVar(&o.QueueName, "queue-name", "", "the `name` of the one queue, instead of one that nobody else has")
-	f.StringVar(&o.QueueType, "queue-type", "", "x-queue-type of the queues, such as quorum (AMQP)")
+	f.StringVar(&o.QueueName, "queue-name", "", "the `name` of the queue, instead of one that nobody else has; of several with %d, as jobs-%d: jobs-0, jobs-1")
+	f.StringArrayVar(&args, "arg", nil, "an argument of the queues, `key=value`, as x-queue-type=quorum; again for more")
+	f.BoolVar(&o.Predeclared, "predeclared", false, "the queues of --queue-name are there, and empty: declare and delete nothing")
 	f.BoolVar(&o.Keep, "keep", false, "leave the queues and what is in them")
 	f.IntVar(&o.BrokerPID, "broker-pid", 0, "measure CPU time and memory of this process and its children (Linux)")
 	f.Float64Var(&limits.rate, "min-rate", 0, "fail if fewer messages a second are consumed, or published where nothing is consumed")
 	f.DurationVar(&limits.p99, "max-p99", 0, "fail if p99 of the delivery latency, or of confirms where nothing is consumed, is above this, as 5ms")
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON, parameters and versions included, and nothing else on standard output; with several rates, one a line")
+	f.StringVar(&sheet, "csv", "", "write what every second shows to this `file`, a line each")
 	f.StringVar(&page, "html", "", "write the report with its charts to this `file`, which needs no other")
 	f.BoolVar(&quiet, "quiet", false, "no line every second")
 	return c
@@ -250,6 +282,36 @@ func removeAll(dir string) {
 	if dir != "" {
 		os.RemoveAll(dir)
 	}
+}
+
+// steps is a flag of rates and their times: "1000:10s,0:500ms".
+type steps []bench.Step
+
+func (s *steps) String() string {
+	var all []string
+	for _, step := range *s {
+		all = append(all, fmt.Sprintf("%g:%s", step.Rate, step.For))
+	}
+	return strings.Join(all, ",")
+}
+
+func (s *steps) Type() string { return "rate:seconds,..." }
+
+func (s *steps) Set(text string) error {
+	*s = nil
+	for one := range strings.SplitSeq(text, ",") {
+		var step bench.Step
+		rate, long, ok := strings.Cut(one, ":")
+		var err error
+		if step.Rate, err = strconv.ParseFloat(rate, 64); err != nil || !ok {
+			return fmt.Errorf("%q is not a rate and its time, such as 1000:10s", one)
+		}
+		if err := (seconds{&step.For}).Set(long); err != nil {
+			return err
+		}
+		*s = append(*s, step)
+	}
+	return nil
 }
 
 // seconds is a duration flag: "30" and "30s" are the same.

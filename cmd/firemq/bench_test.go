@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/firemq/firemq/bench"
+	"github.com/rabbitmq/amqp091-go"
 )
 
 func TestBenchEmbedded(t *testing.T) {
@@ -161,6 +162,122 @@ func TestBenchSizes(t *testing.T) {
 	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--size", "100,300", "--count", "50", "--quiet")
 	if got.status != 0 || !strings.Contains(got.out, " messages of 200 bytes on average, ") {
 		t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
+	}
+}
+
+// TestBenchOptions has a real broker, over both protocols, with everything that a load can be made of.
+func TestBenchOptions(t *testing.T) {
+	for _, flags := range []string{
+		"--exchange-type topic --keys 7 --queues 3 --publishers 2 --consumers 2",
+		"--exchange-type direct --keys 3 --queues 2 --persistent",
+		"--exchange-type fanout --queues 3 --consumers 2",
+		"--exchange-type x-consistent-hash --queues 4 --consumers 4 --publishers 2",
+		"--exchange-type x-random --queues 3 --consumers 2",
+		"--no-confirms --size 100,70000",
+		"--no-confirms --persistent --publishers 3",
+		"--auto-ack --queues 2",
+		"--multiple-acks --work 20us",
+		"--work 50us --consumers 2 --prefetch 1",
+		"--consume-rate 5000 --consumers 2",
+		"--priority 4 --ttl 1h -H a=1 -H b=text --arg x-max-priority=9 --arg x-queue-type=classic",
+		"--arg x-queue-type=quorum --persistent",
+		"--queue-name load-%d --queues 3 --jitter --rate 20000",
+		"--window 1",
+	} {
+		for _, protocol := range []string{"", " --amqp"} {
+			t.Run(flags+protocol, func(t *testing.T) {
+				t.Parallel()
+				got := runWith(t.Context(), nil, "", strings.Fields("bench --embedded --count 1000 --json --quiet "+flags+protocol)...)
+				var rep bench.Report
+				if err := json.Unmarshal([]byte(got.out), &rep); err != nil || got.status != 0 {
+					t.Fatalf("%v: status %d, error %q", err, got.status, got.err)
+				}
+				copies := 1
+				if strings.Contains(flags, "fanout") {
+					copies = 3
+				}
+				if rep.Published != 1000 || rep.Consumed != uint64(1000*copies) || rep.Left > 0 || (rep.Confirmed == 0) != strings.Contains(flags, "--no-confirms") {
+					t.Errorf("%d published, %d confirmed, %d consumed, %d left", rep.Published, rep.Confirmed, rep.Consumed, rep.Left)
+				}
+			})
+		}
+	}
+}
+
+// TestBenchQueueArguments: the broker heeds the arguments.
+func TestBenchQueueArguments(t *testing.T) {
+	for flags, want := range map[string]string{"--arg x-max-length=-1": "x-max-length", "--arg x-max-length=10 --consumers 0": "490 lost"} {
+		for _, protocol := range []string{"", " --amqp"} {
+			got := runWith(t.Context(), nil, "", strings.Fields("bench --embedded --count 500 --quiet "+flags+protocol)...)
+			if got.status != exitFailure || !isOneLine(got.err) || !strings.Contains(got.err, want) {
+				t.Errorf("%s%s: status %d, error %q", flags, protocol, got.status, got.err)
+			}
+		}
+	}
+}
+
+// TestBenchProperties: a client sees the properties of the messages.
+func TestBenchProperties(t *testing.T) {
+	fire, amqp, _ := startBroker(t)
+	conn, err := amqp091.Dial(amqp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{fire, amqp} {
+		got := runWith(t.Context(), nil, "", strings.Fields("bench --quiet --consumers 0 --count 1 --keep --queue-name props --persistent --priority 7 --ttl 90s -H n=12 -H s=text --url "+url)...)
+		if got.status != 0 {
+			t.Fatalf("status %d, error %q", got.status, got.err)
+		}
+		m, ok, err := ch.Get("props", true)
+		if err != nil || !ok || m.Priority != 7 || m.Expiration != "90000" || m.DeliveryMode != amqp091.Persistent || m.Headers["n"] != int64(12) || m.Headers["s"] != "text" {
+			t.Errorf("%s: %v, %t, priority %d, expiration %q, mode %d, headers %v", url, err, ok, m.Priority, m.Expiration, m.DeliveryMode, m.Headers)
+		}
+	}
+}
+
+func TestBenchSteps(t *testing.T) {
+	sheet := filepath.Join(t.TempDir(), "seconds.csv")
+	got := runWith(t.Context(), nil, "", "bench", "--embedded", "--rate-steps", "2000:100ms,0:0.3", "--duration", "1.2", "--warmup", "0", "--quiet", "--csv", sheet)
+	if got.status != 0 || !strings.Contains(got.out, ", in turn 2,000 a second for 100ms, 0 a second for 300ms, ") {
+		t.Errorf("status %d, error %q, output\n%s", got.status, got.err, got.out)
+	}
+	raw, err := os.ReadFile(sheet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	if len(lines) < 2 || lines[0] != "run,rate,phase,elapsed_s,published_s,consumed_s,backlog,p50_us,p99_us" || !strings.HasPrefix(lines[1], "1,0,measure,1") || strings.Count(lines[1], ",") != 8 {
+		t.Errorf("%q", lines)
+	}
+	for text, want := range map[string]string{"1000": "1000:10s", "x:1s": "1000:10s", "10:soon": "neither seconds", "0:1s": "less than one message", "1:0s": "no time"} {
+		got := runWith(t.Context(), nil, "", "bench", "--embedded", "--rate-steps", text)
+		if got.status != exitUsage || !isOneLine(got.err) || !strings.Contains(got.err, want) {
+			t.Errorf("%s: status %d, error %q", text, got.status, got.err)
+		}
+	}
+}
+
+// TestBenchPredeclared: the queue is another one's, is used, and stays.
+func TestBenchPredeclared(t *testing.T) {
+	fire, amqp, _ := startBroker(t)
+	for _, args := range [][]string{
+		{"--url", amqp, "--queue-name", "mine", "--keep", "--count", "10"},
+		{"--url", amqp, "--consume-url", fire, "--queue-name", "mine", "--predeclared", "--count", "500"},
+		{"--url", fire, "--consume-url", amqp, "--queue-name", "mine", "--predeclared", "--count", "500", "--no-confirms"},
+	} {
+		got := runWith(t.Context(), nil, "", append([]string{"bench", "--quiet"}, args...)...)
+		if got.status != 0 || !strings.Contains(got.out, " published, 0 lost, 0 duplicated") {
+			t.Errorf("%v: status %d, error %q, output\n%s", args, got.status, got.err, got.out)
+		}
+	}
+	got := runWith(t.Context(), nil, "", "bench", "--quiet", "--url", amqp, "--queue-name", "nobodys", "--predeclared", "--count", "10")
+	if got.status != exitFailure || !isOneLine(got.err) {
+		t.Errorf("a queue that is not there: status %d, error %q", got.status, got.err)
 	}
 }
 

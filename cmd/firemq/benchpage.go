@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	_ "embed"
+	"encoding/csv"
 	"fmt"
 	"html/template"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/firemq/firemq/bench"
@@ -34,6 +36,28 @@ func writePage(path string, reports []*bench.Report) error {
 	}
 	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
 		return fmt.Errorf("write the HTML report: %w", err)
+	}
+	return nil
+}
+
+// writeSheet writes every second of the reports as CSV, with the columns of bench.Second in JSON after the run,
+// counted from 1, and its rate.
+func writeSheet(path string, reports []*bench.Report) error {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	w.Write([]string{"run", "rate", "phase", "elapsed_s", "published_s", "consumed_s", "backlog", "p50_us", "p99_us"})
+	f := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+	for i, rep := range reports {
+		for _, s := range rep.Seconds {
+			w.Write([]string{
+				strconv.Itoa(i + 1), f(rep.Parameters.Rate), string(s.Phase), f(s.Elapsed), f(s.Published), f(s.Consumed),
+				strconv.FormatInt(s.Backlog, 10), f(s.P50), f(s.P99),
+			})
+		}
+	}
+	w.Flush() // into memory, which cannot fail
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("write the CSV file: %w", err)
 	}
 	return nil
 }

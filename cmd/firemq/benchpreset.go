@@ -20,7 +20,7 @@ var presets = []preset{
 	{"persistent", "one of each, on disk before it is confirmed", map[string]string{"persistent": "true"}},
 	{"persistent-4x4", "four of each on one queue, on disk", map[string]string{"persistent": "true", "publishers": "4", "consumers": "4"}},
 	{"persistent-1k", "one of each, 1 KiB, on disk", map[string]string{"persistent": "true", "size": "1024"}},
-	{"fanout", "every message to ten queues, on disk", map[string]string{"persistent": "true", "fanout": "true", "queues": "10", "consumers": "10"}},
+	{"fanout", "every message to ten queues, on disk", map[string]string{"persistent": "true", "exchange-type": "fanout", "queues": "10", "consumers": "10"}},
 	{"queues", "a hundred queues, ten of each, on disk", map[string]string{"persistent": "true", "queues": "100", "publishers": "10", "consumers": "10"}},
 	{"latency", "1,000 messages a second in memory", map[string]string{"rate": "1000"}},
 	{"latency-persistent", "1,000 messages a second, on disk", map[string]string{"rate": "1000", "persistent": "true"}},

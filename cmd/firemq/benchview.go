@@ -169,7 +169,9 @@ func (v *benchView) report(rep *bench.Report) error {
 		fmt.Fprintf(&b, "  filled     %s/s  %s messages in %.2f s\n", thousands(fill.Rate, 12), thousands(float64(p.Backlog), 0), fill.Seconds)
 	}
 	fmt.Fprintf(&b, "  published  %s/s\n", thousands(rep.PublishRate, 12))
-	fmt.Fprintf(&b, "  confirmed  %s/s\n", thousands(rep.ConfirmRate, 12))
+	if !p.NoConfirms {
+		fmt.Fprintf(&b, "  confirmed  %s/s\n", thousands(rep.ConfirmRate, 12))
+	}
 	fmt.Fprintf(&b, "  consumed   %s/s  %.1f MB/s\n", thousands(rep.ConsumeRate, 12), rep.ConsumedBytes/1e6)
 	if u := rep.BrokerUsage; u != nil {
 		fmt.Fprintf(&b, "  broker     %12.2f us of CPU per message, %.2f cores, peak RSS %.1f MiB\n", u.PerDelivered, u.Cores, float64(u.PeakRSS)/(1<<20))
@@ -219,6 +221,12 @@ func sizes(p bench.Parameters) string {
 // schedule is the rate of a run in words, behind a comma; empty where there is none.
 func schedule(p bench.Parameters) string {
 	switch {
+	case p.Steps != nil:
+		var all []string
+		for _, s := range p.Steps {
+			all = append(all, fmt.Sprintf("%s a second for %s", thousands(s.Rate, 0), s.For))
+		}
+		return ", in turn " + strings.Join(all, ", ")
 	case p.RampTo > 0:
 		return fmt.Sprintf(", %s to %s a second", thousands(p.Rate, 0), thousands(p.RampTo, 0))
 	case p.Rate > 0:

@@ -533,13 +533,14 @@ func (x *ctl) overview() error {
 	return w.Flush()
 }
 
-// arguments reads --arg key=value: a value that is a JSON number, true or false is that, anything else text.
-func arguments(list []string) (map[string]any, error) {
+// keyValues reads what a flag is given, key=value: a value that is a JSON number, true or false is that, anything
+// else text.
+func keyValues(flag string, list []string) (map[string]any, error) {
 	m := make(map[string]any)
 	for _, a := range list {
 		key, text, ok := strings.Cut(a, "=")
 		if !ok || key == "" {
-			return nil, usagef("--arg %s is not key=value", a)
+			return nil, usagef("--%s %s is not key=value", flag, a)
 		}
 		var v any
 		if err := api.Decode([]byte(text), &v); err == nil {
@@ -579,7 +580,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 	}
 
 	declareQueue := withArgs(x.verb("declare-queue NAME", "Declare a durable queue", func(a []string) error {
-		m, err := arguments(args)
+		m, err := keyValues("arg", args)
 		if err != nil {
 			return err
 		}
@@ -590,7 +591,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 	declareQueue.Flags().BoolVar(&autoDelete, "auto-delete", false, "deleted with its last consumer")
 
 	declareExchange := withArgs(x.verb("declare-exchange NAME TYPE", "Declare a durable exchange: direct, fanout, topic or headers", func(a []string) error {
-		m, err := arguments(args)
+		m, err := keyValues("arg", args)
 		if err != nil {
 			return err
 		}
@@ -620,7 +621,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 		return withArgs(c)
 	}
 	bind := withKey(x.verb("bind EXCHANGE [QUEUE]", "Bind a queue to an exchange", func(a []string) error {
-		m, err := arguments(args)
+		m, err := keyValues("arg", args)
 		if err != nil {
 			return err
 		}
@@ -631,7 +632,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 		return x.change("POST", path, map[string]any{"routing_key": key, "arguments": m}, "%s bound to %s", printable(dest), printable(a[0]))
 	}))
 	unbind := withKey(x.verb("unbind EXCHANGE [QUEUE]", "Remove a binding", func(a []string) error {
-		m, err := arguments(args)
+		m, err := keyValues("arg", args)
 		if err != nil {
 			return err
 		}
@@ -711,7 +712,7 @@ func (x *ctl) messageVerbs() []*cobra.Command {
 			}
 			payload = p
 		}
-		h, err := arguments(headers)
+		h, err := keyValues("header", headers)
 		if err != nil {
 			return err
 		}
