@@ -176,6 +176,12 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
+// codecs are those of all messages that a journal may hold.
+var codecs = map[message.Encoding]message.Codec{
+	message.AMQP: amqpframes.PropertyCodec{},
+	message.FMQ1: fmq1frames.Codec{},
+}
+
 // open takes the data directory and recovers the broker.
 func (s *Server) open() error {
 	o := broker.Options{
@@ -187,10 +193,7 @@ func (s *Server) open() error {
 		Log:             s.part("broker"),
 		OnFatal:         s.fail,
 		OnReplay:        s.opt.OnReplay,
-		Codecs: map[message.Encoding]message.Codec{
-			message.AMQP: amqpframes.PropertyCodec{},
-			message.FMQ1: fmq1frames.Codec{},
-		},
+		Codecs:          codecs,
 	}
 	var file, diskDir string
 	if !s.opt.Ephemeral {
