@@ -237,9 +237,6 @@ func (s *Server) open() error {
 	})
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
-	for _, d := range rec.Damaged {
-		s.log.Error("damage in the journal was skipped", "damage", d)
-	}
 	if err := s.importFile(); err != nil {
 		return err
 	}
