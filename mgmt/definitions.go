@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -270,11 +271,12 @@ type inVHost[T any] struct {
 	def   T
 }
 
+// fault says what is wrong, the same once.
 func (m *importer) fault(format string, args ...any) {
 	// A document can be wrong in every line; the first ones are enough.
 	const most = 100
-	if len(m.faults) < most {
-		m.faults = append(m.faults, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); len(m.faults) < most && !slices.Contains(m.faults, text) {
+		m.faults = append(m.faults, text)
 	}
 }
 

@@ -290,10 +290,15 @@ func TestImportNothingHalf(t *testing.T) {
 			t.Errorf("%s: %d %s", body, a.status, a.body)
 		}
 	}
-	// All faults are told at once.
+	// All faults are told at once, and each once.
 	d := good()
 	d["exchanges"] = []any{object{"name": "a", "vhost": "v", "type": "x-one"}, object{"name": "b", "vhost": "v", "type": "x-two"}}
 	if r := c.do("POST", "/definitions", d).reason(); !strings.Contains(r, "x-one") || !strings.Contains(r, "x-two") {
+		t.Error(r)
+	}
+	d = good()
+	d["queues"] = []any{object{"name": "a"}, object{"name": "b"}}
+	if r := c.do("POST", "/definitions", d).reason(); strings.Count(r, "names no vhost: is this the export of one vhost?") != 1 {
 		t.Error(r)
 	}
 	c.want(204, "POST", "/definitions", good())
