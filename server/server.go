@@ -606,6 +606,14 @@ func (s *Server) HTTPAddr() net.Addr  { return s.httpAddr }
 // Recovered says what the start found on disk.
 func (s *Server) Recovered() Recovery { return s.recovery }
 
+// FirstUser says whether there is a user Options.DefaultUser, and whether Options.DefaultPass is its password: definitions that
+// were imported may have other users, and a password may have been changed since.
+func (s *Server) FirstUser() (exists, password bool) {
+	_, exists = s.broker.Users().User(s.opt.DefaultUser)
+	_, err := s.broker.Users().Authenticate(s.opt.DefaultUser, s.opt.DefaultPass)
+	return exists, err == nil
+}
+
 // Broker is the broker inside, for the management API and tests.
 func (s *Server) Broker() *broker.Broker { return s.broker }
 
