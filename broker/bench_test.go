@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/firemq/firemq/broker/message"
@@ -175,5 +176,26 @@ func benchmarkWindow(b *testing.B, queues int) {
 		if p := &all[i]; p.con.sink.n != int(p.tag) || p.pub.sink.confirmed != p.pub.seq {
 			b.Fatalf("published %d: delivered %d, confirmed %d", p.pub.seq, p.con.sink.n, p.pub.sink.confirmed)
 		}
+	}
+}
+
+// BenchmarkUnbind takes a queue's bindings away one by one: what one costs must not depend on how many there are.
+func BenchmarkUnbind(b *testing.B) {
+	for _, many := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(many), func(b *testing.B) {
+			broker := memoryBroker(b, Options{})
+			c := connect(b, broker)
+			c.declare(QueueDeclare{Name: "q"})
+			for i := range many {
+				c.ok(c.BindQueue("q", "amq.topic", strconv.Itoa(i), nil))
+			}
+			c.end()
+			for i := 0; b.Loop(); i++ {
+				key := strconv.Itoa(i % many)
+				c.ok(c.UnbindQueue("q", "amq.topic", key, nil))
+				c.ok(c.BindQueue("q", "amq.topic", key, nil))
+				c.end()
+			}
+		})
 	}
 }

@@ -294,9 +294,18 @@ func prepare(o Options) *Broker {
 	return b
 }
 
-// Close ends every connection that is still open, makes everything appended durable and stops
-// the broker's goroutines. Sessions should have been told and closed before.
+// Hurry is called at the beginning of a shutdown: from now on nobody waits for a disk that has no room, neither Commit nor
+// what an operator's Transfer or the broker itself writes. It is an error then. Any goroutine, no lock held.
+func (b *Broker) Hurry() {
+	if b.journal != nil {
+		b.journal.Hurry()
+	}
+}
+
+// Close refuses new connections, makes everything appended durable and stops the broker's goroutines. The
+// sessions have been told and closed before (see Stop).
 func (b *Broker) Close() error {
+	b.Hurry()
 	b.connMu.Lock()
 	b.closed = true
 	b.connMu.Unlock()

@@ -253,11 +253,14 @@ func (c *Consumer) Room() (n uint64, shared any) {
 	if c.NoAck {
 		return queue.Unlimited, nil
 	}
-	most := c.ch.conn.b.opt.tuning.maxUnacked
-	if limit := c.ch.limit.Load(); limit > 0 {
-		most = min(most, limit)
+	ch := c.ch
+	most := ch.conn.b.opt.tuning.maxUnacked
+	if limit := ch.limit.Load(); limit > 0 && limit < most {
+		most = limit
+	} else if ch.inflight.Load() >= most {
+		ch.crowded.Store(true) // as in Reserve
 	}
-	return uint64(max(0, most-c.ch.inflight.Load())), c.ch
+	return uint64(max(0, most-ch.inflight.Load())), ch
 }
 
 // maxUnacked is how many deliveries of a channel may wait for their settlement, whatever its prefetch
@@ -356,7 +359,8 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 
 // Get takes one ready message; ok is false when the queue is empty. send is called with the Peer
 // locked, so that tags leave in order; remaining is the number still ready. A message
-// whose record is on its way to the disk is handed out too: its confirm still waits.
+// whose record is on its way to the disk is handed out too: its confirm still waits. Errors: NotFound, AccessRefused,
+// ResourceLocked (as well a quorum queue with a single active consumer), ResourceError (too many unacknowledged).
 func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining int)) (ok bool, err *Error) {
 	if e := ch.settleAndFlush(); e != nil {
 		return false, e
@@ -368,6 +372,9 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	q, e := c.queue(name)
 	if e != nil {
 		return false, e
+	}
+	if q.own.Type == policy.Quorum && q.own.Config.SingleActive {
+		return false, refuse(ResourceLocked, "cannot obtain access to locked %s. basic.get operations are not supported by quorum queues with single active consumer", queueName(name, c.vhost.name))
 	}
 	if !noAck && ch.outstanding() >= c.b.opt.tuning.maxUnacked {
 		return false, refuse(ResourceError, "channel holds %d unacknowledged messages", c.b.opt.tuning.maxUnacked)

@@ -9,10 +9,14 @@ import (
 	"github.com/firemq/firemq/frames/table"
 )
 
-// buryBatch is how many dead letters one turn publishes; upkeep goes on with the rest. Queues that
-// dead-letter into each other multiply a message: without a bound one publish could keep its
-// connection's event loop for minutes.
-const buryBatch = 4096
+// buryBatch is how many dead letters one turn publishes, and buryBytes about how many bytes of them; upkeep goes on with
+// the rest. Queues that dead-letter into each other multiply a message: without a bound one publish could keep its
+// connection's event loop for minutes. And whoever rejects, or what expires, is not paused when what it brings has to
+// wait for the disk, as publishers are.
+const (
+	buryBatch = 4096
+	buryBytes = 4 << 20
+)
 
 // bury carries out what left queues unsettled: each message goes to its queue's dead-letter
 // exchange, if it has one, and is then settled where it was. Like RabbitMQ it publishes without
@@ -27,7 +31,9 @@ func (t *turn) bury() {
 	if len(g.now) == 0 {
 		return
 	}
-	if t.b.upkeep.burying.Load() { // earlier ones still wait there
+	// Earlier ones still wait there, or these would only wait for the disk, and take memory until then.
+	later := t.b.upkeep.burying.Load() || t.b.journal != nil && t.b.journal.Pending() > journalHigh
+	if later && slices.ContainsFunc(g.now, deadItem.lettered) {
 		t.b.upkeep.buryLater(g)
 		return
 	}
@@ -35,6 +41,9 @@ func (t *turn) bury() {
 		t.b.upkeep.buryLater(g)
 	}
 }
+
+// lettered says that it is to be published, and not dropped.
+func (d deadItem) lettered() bool { return d.q.settings.Load().DeadLetterExchange != nil }
 
 // burial is dead letters that wait to be published: now, then next, what died by those of now, then later,
 // the last first. Where messages multiply, next goes before what is left of now: so what waits is no more
@@ -67,13 +76,14 @@ func (g *burial) pop() (d deadItem) {
 	return d
 }
 
-// burySome publishes limit dead letters of g, or all.
+// burySome publishes limit dead letters of g, or those that reach buryBytes, or all.
 func (t *turn) burySome(g *burial, limit int) {
-	for ; limit > 0 && !g.done(); limit-- {
+	for bytes := int64(0); limit > 0 && bytes < buryBytes && !g.done(); limit-- {
 		d := g.pop()
 		strategy := 0
 		if s := d.q.settings.Load(); s.DeadLetterExchange != nil {
 			strategy = 1
+			bytes += weight(d.Entry.Size)
 			t.deadLetter(&d, &s.Settings)
 		}
 		t.b.counters.Dead[strategy][d.Reason].Add(1)

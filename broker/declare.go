@@ -156,15 +156,20 @@ func (c *Conn) DeleteExchange(name string, ifUnused bool) *Error {
 // removeExchange deletes x, its bindings, and auto-delete exchanges that lose their last
 // binding by it. topo locked.
 func (b *Broker) removeExchange(v *VHost, x *Exchange) {
-	delete(v.exchanges, x.Name)
-	b.exchanges--
-	b.arguments.Add(-x.kept)
-	x.stats.gone.Store(true)
-	removed := b.routes.RemoveExchange(v.name, x.Name)
+	removed := b.dropExchange(v, x)
 	if x.Durable {
 		b.note(&change{Op: opDeleteExchange, VHost: v.name, Name: x.Name})
 	}
 	b.sweep(v, removed)
+}
+
+// dropExchange undoes addExchange, and gives the bindings that x had. topo locked.
+func (b *Broker) dropExchange(v *VHost, x *Exchange) []route.Binding {
+	delete(v.exchanges, x.Name)
+	b.exchanges--
+	b.arguments.Add(-x.kept)
+	x.stats.gone.Store(true)
+	return b.routes.RemoveExchange(v.name, x.Name)
 }
 
 // sweep deletes the auto-delete exchanges whose last binding as source was among removed.
@@ -339,6 +344,15 @@ func (b *Broker) addQueue(v *VHost, q *Queue) {
 	}
 }
 
+// dropQueue undoes addQueue, and gives the bindings that q had. topo locked.
+func (b *Broker) dropQueue(v *VHost, q *Queue) []route.Binding {
+	delete(v.queues, q.name)
+	b.arguments.Add(-q.kept)
+	v.changes++
+	delete(b.byID, q.id)
+	return b.routes.RemoveQueue(v.name, q.name)
+}
+
 // status answers a declare; it counts as a use of the queue.
 func (q *Queue) status(t *turn) QueueStatus {
 	q.used.Store(t.now)
@@ -415,11 +429,7 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 	q.mu.Unlock()
 
 	if v := b.vhosts[q.vhost]; v != nil && v.queues[q.name] == q {
-		delete(v.queues, q.name)
-		b.arguments.Add(-q.kept)
-		v.changes++
-		delete(b.byID, q.id)
-		removed := b.routes.RemoveQueue(q.vhost, q.name)
+		removed := b.dropQueue(v, q)
 		if q.durable {
 			b.note(&change{Op: opDeleteQueue, VHost: q.vhost, Name: q.name})
 		}
@@ -541,8 +551,8 @@ func (c *Conn) bind(r route.Binding, add bool) *Error {
 		}
 	}
 	// To unbind what is not bound is no error, not even where the queue is another connection's.
-	if !r.ToExchange && q != nil && (add || b.bound(&r)) {
-		if e := c.unlocked(q); e != nil {
+	if !r.ToExchange && q != nil {
+		if e := c.unlocked(q); e != nil && (add || b.bound(&r)) {
 			return e
 		}
 	}

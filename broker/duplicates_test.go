@@ -494,3 +494,49 @@ func TestDuplicatesAfterACrash(t *testing.T) {
 		}
 	}
 }
+
+// TestKeysOfAPolicyComeBack: a start finds policies in the journal that are in no snapshot yet, and keys are remembered by
+// those that held when their messages came.
+func TestKeysOfAPolicyComeBack(t *testing.T) {
+	fs := vfs.NewMem()
+	fs.MakeDir(testDir)
+	b, _ := diskBroker(t, fs, Snapshot{})
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q", Durable: true})
+	c.ok(c.ch.Confirms())
+	policy := func(by string) {
+		t.Helper()
+		c.ok(b.PutPolicy(policyOf(t, "p", "^q", "queues", 0, false, table.Table{
+			{Name: "message-deduplication", Value: table.BoolValue(true)}, {Name: "cache-size", Value: table.IntValue(10)},
+			{Name: "deduplication-by", Value: table.StringValue(by)},
+		})))
+	}
+	c.publishKey("q", "1", true, header("before"))
+	c.end()
+	policy("x-deduplication-header")
+	c.publishKey("q", "2", true, header("a"))
+	c.end()
+	policy("message-id")
+	last := c.publishKey("q", "3", true, id("b"))
+	c.end()
+	c.confirmed(last)
+	crashed := fs.Crash(1)
+	c.Close()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	b, _ = diskBroker(t, crashed, Snapshot{})
+	c = connect(t, b)
+	for _, key := range []string{"before", "a", "b"} {
+		c.publishKey("q", "again "+key, true, id(key))
+	}
+	c.end()
+	if got := c.content("q"); got != "1 2 3 again before again a" {
+		t.Errorf("the queue holds %s", got)
+	}
+	c.Close()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

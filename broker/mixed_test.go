@@ -148,3 +148,43 @@ func TestGather(t *testing.T) {
 		clear(g.groups)
 	}
 }
+
+// Messages to very many queues are taken in pieces, so that the room for their places is bounded.
+func TestAFanOutIsBounded(t *testing.T) {
+	for queues, want := range map[int]int{
+		0: maxPublishBatch, 1: maxPublishBatch, 256: maxPublishBatch, 257: 255, 1000: 65, maxTargets: 1, 10 * maxTargets: 1,
+	} {
+		pubs := make([]publish, 2*maxPublishBatch)
+		route := make([]*Queue, queues)
+		for i := range pubs {
+			pubs[i].queues = route
+		}
+		if n := runOf(pubs); n != want {
+			t.Errorf("%d messages to %d queues are enqueued together, want %d", n, queues, want)
+		}
+	}
+	const queues, messages = 600, 150
+	b := memoryBroker(t, Options{})
+	c := connect(t, b)
+	for i := range queues {
+		c.ok(c.BindQueue(c.declare(QueueDeclare{Name: fmt.Sprint("q", i)}), "amq.fanout", "", nil))
+	}
+	c.end()
+	var want []string
+	for i := range messages {
+		c.publish("amq.fanout", "", strconv.Itoa(i))
+		want = append(want, strconv.Itoa(i))
+	}
+	c.ch.flush()
+	if n := cap(c.turn.targets); n > 2*maxTargets {
+		t.Errorf("there is room for %d places", n)
+	}
+	c.end()
+	for _, q := range []string{"q0", "q599"} {
+		got, _ := c.drain(q)
+		eq(t, q, got, want)
+	}
+	if n := b.Totals().Ready; n != (queues-2)*messages {
+		t.Errorf("%d messages are in the other queues", n)
+	}
+}

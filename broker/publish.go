@@ -215,10 +215,7 @@ func (ch *Channel) flush() {
 func (ch *Channel) publish(t *turn, pubs []publish) {
 	traced := t.b.opt.Tracer != nil
 	for i := 0; i < len(pubs); {
-		j := i + 1
-		for j < len(pubs) && sameRoute(&pubs[i], &pubs[j]) {
-			j++
-		}
+		j := i + runOf(pubs[i:])
 		if n := mixed(pubs[i:], j-i); n > 0 && !traced { // spans are by the run
 			ch.publishMixed(t, pubs[i:i+n])
 			i += n
@@ -345,6 +342,23 @@ func (g *gathering) gather(pubs []publish) []publish {
 		*to++
 	}
 	return g.sorted[:len(pubs)]
+}
+
+// maxTargets is how many places in queues the messages of a run may have together, unless it is one message: so much room
+// for them is kept.
+const maxTargets = 1 << 16
+
+// runOf is how many publishes, from the first one on, are enqueued together: those with its route.
+func runOf(pubs []publish) int {
+	most := min(len(pubs), maxPublishBatch)
+	if queues := len(pubs[0].queues); queues > maxTargets/maxPublishBatch {
+		most = min(most, max(1, maxTargets/queues))
+	}
+	n := 1
+	for n < most && sameRoute(&pubs[0], &pubs[n]) {
+		n++
+	}
+	return n
 }
 
 func sameRoute(a, b *publish) bool {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/firemq/firemq/broker/dedup"
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/journal"
@@ -54,9 +55,6 @@ func (b *Broker) recover() (Recovery, error) {
 	b.journal = j
 	j.Floor(b.opt.Start.Position + 1)
 	rec.Bytes = stats.Recovered.Bytes
-	for _, v := range b.vhosts {
-		b.applyToQueues(v)
-	}
 	for _, q := range r.queues {
 		rec.Messages += r.install(q)
 		q.restoreKeys(b.opt.Now())
@@ -229,24 +227,21 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 		v.limits = c.Limits
 	case opPutPolicy:
 		b.setPolicy(v, PolicyDef{v.name, c.Policy.Operator, c.Policy.made})
-		b.applyToExchanges(v)
+		r.applyPolicies(v)
 	case opDeletePolicy:
 		v.policies.remove(c.Policy.Name, c.Policy.Operator)
-		b.applyToExchanges(v)
+		r.applyPolicies(v)
 	case opDeclareExchange:
 		return r.exchange(c.VHost, c.Exchange)
 	case opDeleteExchange:
 		if x := v.exchanges[c.Name]; x != nil {
-			delete(v.exchanges, x.Name)
-			b.routes.RemoveExchange(v.name, x.Name)
+			b.dropExchange(v, x)
 		}
 	case opDeclareQueue:
 		return r.queue(c.Queue)
 	case opDeleteQueue:
 		if q := v.queues[c.Name]; q != nil {
-			delete(v.queues, c.Name)
-			v.changes++
-			b.routes.RemoveQueue(v.name, c.Name)
+			b.dropQueue(v, q)
 			r.forget(q)
 		}
 	case opBind:
@@ -259,13 +254,28 @@ func (r *recovery) Topology(pos journal.Position, payload []byte) error {
 	return nil
 }
 
+// applyPolicies gives exchanges and queues the settings of the policies as they are at this place of the log, by which the
+// keys of what follows are remembered.
+func (r *recovery) applyPolicies(v *VHost) {
+	r.b.applyToExchanges(v)
+	was := make(map[*Queue]*dedup.Window, len(v.queues))
+	for _, q := range v.queues {
+		was[q] = q.window
+	}
+	r.b.applyToQueues(v)
+	for q, w := range was {
+		if rebuilt := r.queues[q.id]; rebuilt != nil && q.window != w {
+			rebuilt.keys = nil // they meant something else
+		}
+	}
+}
+
 // forget lets go of a deleted queue's messages.
 func (r *recovery) forget(q *Queue) {
 	r.b.timers.forget(q)
 	if old := r.queues[q.id]; old != nil {
 		r.discard(old)
 		delete(r.queues, q.id)
-		delete(r.b.byID, q.id)
 	}
 }
 

@@ -90,22 +90,16 @@ func (c *Consumer) endReplies(t *turn) {
 	q.b.upkeep.sweep(t, q, left)
 }
 
-// declareReplies answers a queue.declare of the pseudo-queue or of a token, whatever its flags.
-// ours is false for every other name.
+// declareReplies answers a queue.declare of a name that begins with the pseudo-queue's, whatever its flags: only that
+// one and the tokens in use exist. ours is false for every other name.
 func (c *Conn) declareReplies(name string) (s QueueStatus, ours bool, e *Error) {
 	if !strings.HasPrefix(name, ReplyTo) {
 		return s, false, nil
 	}
-	s = QueueStatus{Name: name, Consumers: 1}
-	switch {
-	case name == ReplyTo:
-		return s, true, nil
-	case !strings.HasPrefix(name, replyPrefix):
-		return s, false, nil
-	case !c.b.replies(c.vhost.name, name):
+	if name != ReplyTo && !(strings.HasPrefix(name, replyPrefix) && c.b.replies(c.vhost.name, name)) {
 		return s, true, refuse(NotFound, "no %s", queueName(name, c.vhost.name))
 	}
-	return s, true, nil
+	return QueueStatus{Name: name, Consumers: 1}, true, nil
 }
 
 // replies says whether a token's requester is still there.

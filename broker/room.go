@@ -81,7 +81,7 @@ func (b *Broker) declaredMemory() int64 {
 
 // claim takes room for something that is made and takes n bytes; own says that it ends with the connection. A
 // connection that has used up what is to be published, too (see Allow), is not read until memory was. Error: ResourceError, there is no room. By the
-// connection's reader, no lock held.
+// connection's reader; topo may be locked.
 func (c *Conn) claim(n int64, own bool) *Error {
 	b := c.b
 	if !b.grow(n) && b.alarm.Load() == 0 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/internal/vfs"
 )
 
 func argumentOf(bytes int) table.Table {
@@ -297,5 +298,49 @@ func TestArgumentsAreAccounted(t *testing.T) {
 	c.end()
 	if after := b.Memory(); after != before {
 		t.Errorf("after all is deleted\n%+v, before\n%+v", after, before)
+	}
+}
+
+// What was deleted before a start takes no room after it.
+func TestDeletionsAreRecoveredWithTheirRoom(t *testing.T) {
+	fs := vfs.NewMem()
+	fs.MakeDir(testDir)
+	b, _ := diskBroker(t, fs, Snapshot{})
+	empty := b.declaredMemory()
+	b.AddVHost("gone")
+	gone, e := b.Administer("gone")
+	if e != nil {
+		t.Fatal(e)
+	}
+	c := connect(t, b)
+	for _, c := range []*Conn{c.Conn, gone} {
+		if e := c.DeclareExchange(&ExchangeDeclare{Name: "x", Type: "direct", Durable: true, Args: argumentOf(100)}); e != nil {
+			t.Fatal(e)
+		}
+		if _, e := c.DeclareQueue(&QueueDeclare{Name: "q", Durable: true, Args: argumentOf(1000)}); e != nil {
+			t.Fatal(e)
+		}
+	}
+	gone.Close()
+	c.ok(c.DeleteExchange("x", false))
+	if _, e := c.DeleteQueue("q", false, false); e != nil {
+		t.Fatal(e)
+	}
+	c.Close()
+	if e := b.DeleteVHost("gone"); e != nil {
+		t.Fatal(e)
+	}
+	if n := b.declaredMemory(); n != empty {
+		t.Errorf("%d bytes are left of what was deleted", n-empty)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, _ = diskBroker(t, fs, Snapshot{}) // all of it is in the journal alone
+	if n := b.declaredMemory(); n != empty || b.exchanges != int64(len(predeclared)) {
+		t.Errorf("after a start %d bytes are left, and there are %d exchanges", n-empty, b.exchanges)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

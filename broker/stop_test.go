@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -148,5 +149,68 @@ func TestStallIsTold(t *testing.T) {
 	c.Close()
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A broker that stops waits for nothing that a full disk cannot take: what a compaction copied, the topology of a
+// snapshot.
+func TestStopWhileTheDiskIsFull(t *testing.T) {
+	mem := vfs.NewMem()
+	mem.MakeDir(testDir)
+	var full atomic.Bool
+	stalls := make(chan error, 10)
+	b, _, err := Open(Options{
+		FS: &vfs.Faults{FS: mem, Check: func(op vfs.Op) error {
+			if full.Load() && op.Kind == vfs.OpWrite {
+				return syscall.ENOSPC
+			}
+			return nil
+		}},
+		JournalDir: testDir, Start: Snapshot{VHosts: []string{"/"}},
+		Codecs:  map[message.Encoding]message.Codec{message.AMQP: plainCodec{}},
+		OnStall: func(err error) { stalls <- err },
+		tuning:  tuning{segmentBytes: testSegment},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.AddFirstUser("guest", "guest"); err != nil {
+		t.Fatal(err)
+	}
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q", Durable: true})
+	b.upkeep.working.Lock() // until there is something to compact, and the disk is full
+	c.publish("", "q", "stays")
+	for range 400 {
+		c.publish("", "q", strings.Repeat("x", 1000))
+	}
+	c.end()
+	b.sync(t)
+	snap := b.Snapshot()
+	b.Saved(&snap)
+	if ok, e := c.ch.Get("q", false, func(*Delivery, int) {}); !ok || e != nil {
+		t.Fatal(ok, e)
+	}
+	c.drain("q")
+	c.end()
+	b.sync(t)
+	if _, ok := b.journal.Wasteful(2); !ok {
+		t.Fatal("there is nothing to compact")
+	}
+	full.Store(true)
+	b.upkeep.working.Unlock()
+	b.upkeep.signal()
+	<-stalls
+	c.declare(QueueDeclare{Name: "other", Durable: true})
+	snap = b.Snapshot()
+	saved := make(chan error)
+	go func() { saved <- b.Commit(&snap) }()
+	b.Hurry()
+	if err := <-saved; err == nil {
+		t.Error("a declaration is said to be on the disk")
+	}
+	c.Close()
+	if err := b.Close(); err == nil {
+		t.Error("nothing is said of what could not be written")
 	}
 }

@@ -164,7 +164,11 @@ func (q *Queue) expire(t *turn) {
 	}
 	if q.limbo > 0 {
 		// Another turn has its dead still at hand. They go first, so that dead letters keep their order.
-		q.b.timers.expiry(q, t.now+1)
+		wait := int64(1)
+		if q.b.upkeep.burying.Load() { // as long as the disk has no room, perhaps
+			wait = roomRetry.Milliseconds()
+		}
+		q.b.timers.expiry(q, t.now+wait)
 		return
 	}
 	q.sm.Expire(t.now, &t.fx)

@@ -161,6 +161,9 @@ func (t *turn) end() {
 		t.dirty[i] = nil
 	}
 	t.dirty = t.dirty[:0]
+	if cap(t.targets) > 2*maxTargets {
+		t.targets = nil // of one message to very many queues
+	}
 	t.now = 0
 }
 
@@ -213,7 +216,9 @@ func (t *turn) freeSettled(n int) {
 	for _, s := range t.settled[:n] {
 		t.b.journal.Free(s.pos, s.n, s.weight)
 	}
-	t.settled = t.settled[:copy(t.settled, t.settled[n:])]
+	if t.settled = t.settled[:copy(t.settled, t.settled[n:])]; len(t.settled) == 0 {
+		t.settled = kept(t.settled)
+	}
 }
 
 // reap deletes the auto-delete queues whose last consumer went.

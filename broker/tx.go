@@ -119,10 +119,7 @@ func (ch *Channel) TxCommit() *Error {
 	ch.conn.carried(len(tx.pubs), t.now)
 	partial := false
 	for i := 0; i < len(tx.pubs); {
-		j := i + 1
-		for j < len(tx.pubs) && j-i < maxPublishBatch && sameRoute(&tx.pubs[i], &tx.pubs[j]) {
-			j++
-		}
+		j := i + runOf(tx.pubs[i:])
 		if b.opt.Tracer != nil {
 			ch.beginSpans(t, tx.pubs[i:j])
 		}

@@ -68,20 +68,12 @@ func (b *Broker) removeVHost(v *VHost) (queues []*Queue) {
 	delete(b.vhosts, v.name)
 	b.users.DeleteVHost(v.name)
 	for _, x := range v.exchanges {
-		b.routes.RemoveExchange(v.name, x.Name)
-		b.arguments.Add(-x.kept)
+		b.dropExchange(v, x)
 	}
-	b.exchanges -= int64(len(v.exchanges))
 	for _, q := range v.queues {
-		b.routes.RemoveQueue(v.name, q.name)
-		b.arguments.Add(-q.kept)
-		if q.id != 0 {
-			delete(b.byID, q.id)
-		}
+		b.dropQueue(v, q)
 		queues = append(queues, q)
 	}
-	clear(v.exchanges)
-	clear(v.queues)
 	return queues
 }
 

@@ -298,6 +298,9 @@ func (j *Journal) persist(do func() error) error {
 	}
 	j.stalled.Store(true)
 	defer j.stalled.Store(false)
+	j.mu.Lock()
+	j.done.Broadcast() // see hopeless
+	j.mu.Unlock()
 	if j.o.OnStall != nil {
 		j.o.OnStall(err)
 	}

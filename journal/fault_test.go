@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -230,5 +231,50 @@ func TestKeeperErrors(t *testing.T) {
 	j.keepOnce()
 	if s := j.Stats(); s.Segments != 1 || s.Spare > 1 {
 		t.Fatalf("%d segments and %d spare when the disk is well again", s.Segments, s.Spare)
+	}
+}
+
+// TestHurry: after it nobody waits for a disk that has no room, and everybody still does for one that has.
+func TestHurry(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		t.Run(fmt.Sprint("before the disk is full ", early), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var full atomic.Bool
+				stalled := make(chan error, 2)
+				o := Options{FS: &vfs.Faults{FS: vfs.NewMem(), Check: func(o vfs.Op) error {
+					if full.Load() && o.Kind == vfs.OpWrite && strings.HasSuffix(o.Name, segmentSuffix) {
+						return syscall.ENOSPC
+					}
+					return nil
+				}}, SegmentBytes: 16 << 10, OnStall: func(err error) { stalled <- err }, OnFatal: func(err error) { t.Error(err) }}
+				j, _ := mustOpen(t, o)
+				if early {
+					j.Hurry()
+				}
+				full.Store(true)
+				e := publish(j, "a", Target{1, 1, 0})
+				ended := make(chan error, 2)
+				go func() { ended <- j.Sync(e.pos) }()
+				go func() { ended <- j.BeginCheckpoint().Save(func(io.Writer) error { return nil }) }()
+				if <-stalled; !early {
+					synctest.Wait()
+					if len(ended) > 0 {
+						t.Fatal("it did not wait: ", <-ended)
+					}
+					j.Hurry()
+				}
+				for range cap(ended) {
+					if err := <-ended; !errors.Is(err, errNoRoom) {
+						t.Errorf("ended with %v", err)
+					}
+				}
+				full.Store(false)
+				<-stalled
+				if err := j.Sync(publish(j, "b", Target{1, 2, 0}).pos); err != nil {
+					t.Errorf("there is room: %v", err)
+				}
+				mustClose(t, j)
+			})
+		})
 	}
 }

@@ -124,6 +124,7 @@ type Stats struct {
 var (
 	errGone   = errors.New("the journal no longer holds this position")
 	errClosed = errors.New("the journal is closed")
+	errNoRoom = errors.New("the journal has no room to write, and is about to be closed")
 )
 
 // Journal is an open log. See the package comment for who may call what.
@@ -147,9 +148,10 @@ type Journal struct {
 	ending bool     // Close has begun: the writer ends when batch is empty
 	closed bool     // appends have no effect
 	failed error    // set once by the writer; appends have no effect
+	hasty  bool     // see Hurry
 	waits  int      // callers of Sync
 	wake   sync.Cond
-	done   sync.Cond // committed moved, or failed
+	done   sync.Cond // committed moved, failed, or nobody may wait for it any more
 	spares []*chunk  // for reuse, at most keptChunks
 
 	log       atomic.Pointer[table]
@@ -213,20 +215,37 @@ func (j *Journal) Pending() int64 {
 // comes: whoever appends messages stops. Any goroutine.
 func (j *Journal) Low() bool { return j.low.Load() }
 
-// Sync waits until the record at pos is safe. The error is the journal's end: it failed, or it
-// was closed first. Any goroutine that does not hold Lock.
+// Sync waits until the record at pos is safe. The error is the journal's end: it failed, it was closed
+// first, or after Hurry there is no room. Any goroutine that does not hold Lock.
 func (j *Journal) Sync(pos Position) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.waits++
 	defer func() { j.waits-- }()
 	for j.committed.Load() <= pos {
-		if j.failed != nil {
-			return j.failed
+		if err := j.hopeless(); err != nil {
+			return err
 		}
 		j.done.Wait()
 	}
 	return nil
+}
+
+// hopeless says why nobody waits for a commit any more, nil while it may come. mu is held.
+func (j *Journal) hopeless() error {
+	if j.failed == nil && j.hasty && j.stalled.Load() {
+		return errNoRoom
+	}
+	return j.failed
+}
+
+// Hurry is called on the way to Close: from now on nobody waits for a journal that has no room (Options.OnStall), Sync and
+// Checkpoint.Save give an error instead. Any goroutine that does not hold Lock.
+func (j *Journal) Hurry() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.hasty = true
+	j.done.Broadcast()
 }
 
 // flush waits until everything appended so far is safe. Unlike Sync it asks for no record: the segment
@@ -237,8 +256,8 @@ func (j *Journal) flush() error {
 	j.waits++
 	defer func() { j.waits-- }()
 	for total := j.total; j.safe.Load() < total; {
-		if j.failed != nil {
-			return j.failed
+		if err := j.hopeless(); err != nil {
+			return err
 		}
 		j.done.Wait()
 	}

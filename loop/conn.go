@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
 	"math/rand/v2"
 	"net"
 	"runtime/debug"
@@ -286,11 +285,7 @@ const (
 func (c *Conn) Pause(reason uint32) {
 	c.ctl.Lock()
 	defer c.ctl.Unlock()
-	was := c.paused
 	c.paused |= reason
-	for more := c.paused &^ was; more != 0; more &= more - 1 {
-		c.srv.pauses[bits.TrailingZeros32(more)].Add(1)
-	}
 	c.setRate()
 }
 

@@ -57,9 +57,8 @@ type Server struct {
 	engine   engine  // immutable; nil: goroutines alone
 	rejected atomic.Uint64
 
-	loops   []meter           // a meter for each event loop, in the order of their first connections
-	streams [8]meter          // of goroutine connections, which share them
-	pauses  [32]atomic.Uint64 // by the bit of the reason
+	loops   []meter  // a meter for each event loop, in the order of their first connections
+	streams [8]meter // of goroutine connections, which share them
 
 	mu sync.Mutex
 	// Guarded by mu.

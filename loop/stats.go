@@ -14,8 +14,6 @@ type Stats struct {
 	Loops []LoopStats
 	// Received, Sent and Writes are of all connections, closed ones too: bytes, and calls that sent them.
 	Received, Sent, Writes uint64
-	// Pauses counts by reason how often a connection was paused for it, by the bit's number.
-	Pauses [32]uint64
 }
 
 // LoopStats are figures of an event loop.
@@ -46,9 +44,6 @@ func (s *Server) Stats() Stats {
 		all.add(c)
 	}
 	st.Received, st.Sent, st.Writes = all.received, all.sent, all.writes
-	for i := range s.pauses {
-		st.Pauses[i] = s.pauses[i].Load()
-	}
 	return st
 }
 
@@ -106,7 +101,6 @@ func (s *Server) meterOf(set int) *meter {
 func (s *Server) forget() {
 	clear(s.loops)
 	clear(s.streams[:])
-	clear(s.pauses[:])
 	s.mu.Lock()
 	s.past = octets{}
 	s.mu.Unlock()

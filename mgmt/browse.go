@@ -35,7 +35,7 @@ func browseMessages(r *request) error {
 	}
 	page := api.Browse{Messages: []api.Browsed{}}
 	return r.act(func(c *broker.Conn) error {
-		now, size := time.Now().UnixMilli(), 0
+		now, size, taken := time.Now().UnixMilli(), 0, 0
 		var bad error
 		p, e := c.Browse(a, func(m *broker.Browsed) bool {
 			var v api.Browsed
@@ -44,7 +44,8 @@ func browseMessages(r *request) error {
 			}
 			page.Messages = append(page.Messages, v)
 			size += len(v.Payload)
-			return size < maxGetBytes
+			taken += textCopies*len(v.Payload) + messageCost
+			return size < maxGetBytes && r.room(taken)
 		})
 		switch {
 		case e != nil:

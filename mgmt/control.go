@@ -3,10 +3,13 @@ package mgmt
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/firemq/firemq/broker"
 )
 
 // putLimits sets the limits of the alarms until the next start: {"memory": "1GB"}, {"memory_fraction": 0.4} of
-// the machine's memory, {"disk_free": "50MB"}, {"disk_free_fraction": 1.0}.
+// the machine's memory, {"disk_free": "50MB"}, {"disk_free_fraction": 1.0}; or it raises an alarm in spite of them,
+// {"memory_alarm": true}, {"disk_alarm": true}, until it is false again.
 func putLimits(r *request) error {
 	if err := r.thisNode(); err != nil {
 		return err
@@ -37,6 +40,17 @@ func putLimits(r *request) error {
 		if err := change(size, fraction); err != nil {
 			return badRequest(err.Error())
 		}
+		set++
+	}
+	for key, which := range map[string]broker.Reason{"memory_alarm": broker.PauseMemory, "disk_alarm": broker.PauseDisk} {
+		if b[key] == nil {
+			continue
+		}
+		on, err := b.boolean(key, false)
+		if err != nil {
+			return err
+		}
+		r.s.opt.Control.ForceAlarm(which, on)
 		set++
 	}
 	if set == 0 {

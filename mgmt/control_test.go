@@ -1,6 +1,7 @@
 package mgmt_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ func TestControl(t *testing.T) {
 		{"PUT", "/nodes/" + node + "/limits", object{"disk_free": true}, 400, "disk_free: not a size such as"},
 		{"PUT", "/nodes/" + node + "/limits", object{"memory_fraction": "NaN"}, 400, "memory_fraction is no number of 0 or more"},
 		{"PUT", "/nodes/" + node + "/limits", object{"disk_free_fraction": -1}, 400, "disk_free_fraction is no number of 0 or more"},
+		{"PUT", "/nodes/" + node + "/limits", object{"memory_alarm": "loud"}, 400, "not_boolean"},
 		{"PUT", "/nodes/" + node + "/limits", object{"memory": "512MiB", "disk_free": 1000}, 204, ""},
 		{"POST", "/nodes/other/actions", object{"action": "resume"}, 404, "Not Found"},
 		{"POST", "/nodes/" + node + "/actions", object{"action": "dance"}, 400, "Unknown action: dance"},
@@ -45,6 +47,20 @@ func TestControl(t *testing.T) {
 	waitFor(t, alarm)
 	c.want(204, "PUT", "/nodes/"+node+"/limits", object{"memory_fraction": 0.9})
 	waitFor(t, func() bool { return !alarm() })
+	// An alarm may be raised although nothing is short, each by itself.
+	for key, flag := range map[string]string{"memory_alarm": "mem_alarm", "disk_alarm": "disk_free_alarm"} {
+		raised := func() string {
+			n := get[object](c, "/nodes/"+node)
+			return fmt.Sprintf("%v of %v and %v", n[flag], n["mem_alarm"], n["disk_free_alarm"])
+		}
+		c.want(204, "PUT", "/nodes/"+node+"/limits", object{key: true})
+		waitFor(t, alarm)
+		if got := raised(); got != "true of true and false" && got != "true of false and true" {
+			t.Errorf("%s: %s", key, got)
+		}
+		c.want(204, "PUT", "/nodes/"+node+"/limits", object{key: false})
+		waitFor(t, func() bool { return !alarm() })
+	}
 
 	fire := func() int {
 		t.Helper()

@@ -388,3 +388,58 @@ func TestSlowReaders(t *testing.T) {
 	waitFor(t, func() bool { _, answers := h.s.Held(); return answers > size })
 	waitFor(t, func() bool { _, answers := h.s.Held(); return answers == 0 && h.s.Connections() == 0 })
 }
+
+// TestGetsShareTheRoomForAnswers: beside an answer that nobody reads a get ends early, or gets nothing; what was taken out
+// of its queue is in the answer.
+func TestGetsShareTheRoomForAnswers(t *testing.T) {
+	const size, many = 3 << 20, 8
+	g := guard(t, 160<<20, time.Hour, time.Hour, time.Hour) // 20 MiB for answers
+	c := g.dial("127.0.0.1")
+	post := func(method, path, text string, status int) answer {
+		t.Helper()
+		a := c.send(head(method, path, "guest:guest", length(len(text))) + text).answer()
+		if a.status != status {
+			t.Fatalf("%s %s: %d %.200s", method, path, a.status, a.body)
+		}
+		return a
+	}
+	get := func(ackmode string) string {
+		return fmt.Sprintf(`{"count":%d,"ackmode":"%s","encoding":"auto"}`, many, ackmode)
+	}
+	post("PUT", putQueue, `{}`, 201)
+	for i := range many {
+		post("POST", publishX, fmt.Sprintf(`{"properties":{},"routing_key":"q","payload":"%d%s","payload_encoding":"string"}`, i, strings.Repeat("a", size)), 200)
+	}
+	got := func(a answer) (payloads []string) {
+		t.Helper()
+		var list []struct{ Payload string }
+		if err := json.Unmarshal([]byte(a.body), &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range list {
+			payloads = append(payloads, m.Payload[:1])
+		}
+		return payloads
+	}
+	whole := got(post("POST", putQueue+"/get", get("ack_requeue_true"), 200))
+	if len(whole) != many {
+		t.Fatalf("one that is alone gets %q", whole)
+	}
+	slow := g.dial("127.0.0.1")
+	text := `{"count":3,"ackmode":"ack_requeue_true","encoding":"auto"}`
+	slow.send(head("POST", putQueue+"/get", "guest:guest", length(len(text))) + text)
+	waitFor(t, func() bool { _, answers := g.s.Held(); return answers > 3*size })
+
+	early := got(post("POST", putQueue+"/get", get("ack_requeue_false"), 200))
+	if len(early) == 0 || len(early) == many {
+		t.Fatalf("beside an answer that nobody reads: %q", early)
+	}
+	if a := slow.answer(); a.status != 200 {
+		t.Fatal(a.status)
+	}
+	waitFor(t, func() bool { _, answers := g.s.Held(); return answers == 0 })
+	rest := got(post("POST", putQueue+"/get", get("reject_requeue_false"), 200))
+	if all := strings.Join(append(early, rest...), ""); all != "01234567" {
+		t.Errorf("got %s", all)
+	}
+}

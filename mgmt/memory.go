@@ -59,39 +59,40 @@ type named struct {
 // memoryKind is one of RabbitMQ's kinds of memory.
 type memoryKind struct {
 	named
-	help string
+	metric, help string // of /metrics/memory-breakdown; "": it is not there
 }
 
-// kinds are RabbitMQ's names, in its order. Those that have no meaning here are there for its tools.
+// kinds are RabbitMQ's names, in its order, and what they are for here. Those that have no meaning are there for
+// its tools.
 func (m *memory) kinds() []memoryKind {
 	return []memoryKind{
-		{named{"connection_readers", m.Receiving}, "frames that are not received whole"},
-		{named{"connection_writers", m.Sending}, "what waits for sockets"},
-		{named{"connection_channels", m.Channels}, "channels, their unacked deliveries and pending confirms"},
-		{named{"connection_other", m.Connections}, "connections"},
-		{named{"queue_procs", m.Queues}, "queues"},
-		{named{"queue_slave_procs", 0}, "mirrors, of which there are none"},
-		{named{"quorum_queue_procs", 0}, "quorum queues, which are counted with the others"},
-		{named{"quorum_queue_dlx_procs", 0}, "dead-lettering of quorum queues, likewise"},
-		{named{"stream_queue_procs", 0}, "streams, of which there are none"},
-		{named{"stream_queue_replica_reader_procs", 0}, "readers of streams, likewise"},
-		{named{"stream_queue_coordinator_procs", 0}, "the coordinator of streams, likewise"},
-		{named{"plugins", 0}, "plugins, of which there are none"},
-		{named{"other_proc", m.stacks}, "stacks of goroutines"},
-		{named{"metrics", 0}, "metrics, which are read when they are asked for"},
-		{named{"mgmt_db", 0}, "the management database, likewise"},
-		{named{"mnesia", m.Topology}, "exchanges and bindings"},
-		{named{"metadata_store", 0}, "the metadata store, of which there is none"},
-		{named{"metadata_store_ets", 0}, "tables of the metadata store, likewise"},
-		{named{"quorum_ets", 0}, "tables of quorum queues, of which there are none"},
-		{named{"other_ets", m.Journal}, "commit buffers of the journal"},
-		{named{"binary", m.Messages}, "messages"},
-		{named{"msg_index", m.Index}, "places of messages in queues"},
-		{named{"code", m.program}, "the program"},
-		{named{"atom", 0}, "atoms, of which there are none"},
-		{named{"other_system", m.runtime}, "Go's runtime"},
-		{named{"allocated_unused", m.unused}, "what is free, and garbage"},
-		{named{"reserved_unallocated", m.reserved()}, "mapped files"},
+		{named{"connection_readers", m.Receiving}, "client_connection_reader", "Client connection reader processes footprint in bytes"},
+		{named{"connection_writers", m.Sending}, "client_connection_writer", "Client connection writer processes footprint in bytes"},
+		{named{"connection_channels", m.Channels}, "client_connection_channel", "Client connection channel processes footprint in bytes"},
+		{named{"connection_other", m.Connections}, "client_connection_other", "Client connection other processes footprint in bytes"},
+		{named{"queue_procs", m.Queues}, "classic_queue_erlang_process", "Classic queue processes footprint in bytes"},
+		{named{"queue_slave_procs", 0}, "", ""},
+		{named{"quorum_queue_procs", 0}, "quorum_queue_erlang_process", "Quorum queue processes footprint in bytes"},
+		{named{"quorum_queue_dlx_procs", 0}, "quorum_queue_dlx_erlang_process", "Quorum queue DLX worker processes footprint in bytes"},
+		{named{"stream_queue_procs", 0}, "stream_erlang_process", "Stream processes footprint in bytes"},
+		{named{"stream_queue_replica_reader_procs", 0}, "stream_replica_reader_erlang_process", "Stream replica reader processes footprint in bytes"},
+		{named{"stream_queue_coordinator_procs", 0}, "stream_coordinator_erlang_process", "Stream coordinator processes footprint in bytes"},
+		{named{"plugins", 0}, "plugin", "Total plugin footprint in bytes"},
+		{named{"other_proc", m.stacks}, "other_erlang_process", "Other processes footprint in bytes"},
+		{named{"metrics", 0}, "metrics", "Metric table footprint in bytes"},
+		{named{"mgmt_db", 0}, "management_stats_db", "Management stats database footprint in bytes"},
+		{named{"mnesia", m.Topology}, "classic_metadata_store", "Classic metadata store footprint in bytes"},
+		{named{"metadata_store", 0}, "modern_metadata_store", "Modern metadata store footprint in bytes"},
+		{named{"metadata_store_ets", 0}, "modern_metadata_store_ets_table", "Modern metadata store ETS tables footprint in bytes"},
+		{named{"quorum_ets", 0}, "quorum_queue_ets_table", "Quorum queue ETS tables footprint in bytes"},
+		{named{"other_ets", m.Journal}, "other_ets_table", "Other ETS tables footprint in bytes"},
+		{named{"binary", m.Messages}, "binary_heap", "Binary heap size in bytes"},
+		{named{"msg_index", m.Index}, "message_index", "Message index footprint in bytes"},
+		{named{"code", m.program}, "code_module", "Code module memory footprint"},
+		{named{"atom", 0}, "atom_table", "Atom table size in bytes"},
+		{named{"other_system", m.runtime}, "other_system", "Other runtime footprint in bytes"},
+		{named{"allocated_unused", m.unused}, "runtime_allocated_unused", "Runtime allocated but unused blocks size in bytes"},
+		{named{"reserved_unallocated", m.reserved()}, "runtime_reserved_unallocated", "Runtime reserved but unallocated blocks size in bytes"},
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/frames/table"
@@ -17,6 +19,12 @@ import (
 const (
 	maxGetMessages = 10_000
 	maxGetBytes    = 64 << 20
+)
+
+// What a message in an answer takes, about: its payload and again in the answer, and what is around it.
+const (
+	textCopies  = 2
+	messageCost = 1 << 10
 )
 
 // confirmWait is how long a publish waits for its confirm before it fails.
@@ -92,6 +100,8 @@ func publish(r *request) error {
 		}
 		select {
 		case e = <-out.settled:
+		case <-r.s.quit:
+			return failed(503, "service_unavailable", "the broker stops: the message may be lost")
 		case <-time.After(confirmWait):
 			return fmt.Errorf("no confirm within %s", confirmWait)
 		}
@@ -285,16 +295,25 @@ func getMessages(r *request) error {
 			return refusal(e)
 		}
 		defer ch.Close() // puts back what is not settled
+		if !r.room(freeBytes + 1) {
+			return r.busy()
+		}
 		var last uint64
-		for size := 0; len(list) < g.count && size < maxGetBytes; {
+		size, taken := 0, 0
+		for len(list) < g.count && size < maxGetBytes && r.room(taken) {
 			var bad error
 			ok, e := ch.Get(r.vars["queue"], g.noAck, func(d *broker.Delivery, remaining int) {
 				last = d.Tag
 				size += len(d.Msg.Body())
 				var m api.Message
-				m, bad = g.message(c, d, remaining)
-				list = append(list, m)
+				if m, bad = g.message(c, d, remaining); bad == nil {
+					taken += textCopies*len(m.Payload) + messageCost
+					list = append(list, m)
+				}
 			})
+			if (e != nil || bad != nil) && len(list) > 0 && !g.requeue {
+				break // those that were got would be lost
+			}
 			switch {
 			case e != nil && e.Kind == broker.ResourceLocked:
 				return badRequest(replyText(e))
@@ -315,7 +334,11 @@ func getMessages(r *request) error {
 				return refusal(e)
 			}
 		}
-		return r.ok(list)
+		if g.requeue {
+			return r.ok(list)
+		}
+		r.put(fasthttp.StatusOK, encode(nil, list, parseColumns(r.query("columns")))) // they are in no queue any more
+		return nil
 	})
 }
 

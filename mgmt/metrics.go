@@ -13,7 +13,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/VictoriaMetrics/metrics"
 	"github.com/klauspost/compress/gzip"
 	"github.com/valyala/fasthttp"
 
@@ -213,12 +212,6 @@ func (e *exposition) flush() {
 	e.buf = e.buf[:0]
 }
 
-// Write adds text as it is.
-func (e *exposition) Write(p []byte) (int, error) {
-	e.buf = append(e.buf, p...)
-	return len(p), nil
-}
-
 // family begins a family.
 func (e *exposition) family(name, kind, help string) {
 	if len(e.buf) > expositionPiece {
@@ -343,7 +336,8 @@ func (s *Server) writeNode(e *exposition, p string) {
 	e.family(p+"erlang_uptime_seconds", "gauge", "Node uptime")
 	e.float(p+"erlang_uptime_seconds", nil, time.Since(s.started).Seconds())
 	e.one(p+"erlang_processes_used", "gauge", "Erlang processes used", int64(runtime.NumGoroutine()))
-	e.one(p+"unreachable_cluster_peers_count", "gauge", "Number of peers in the cluster the current node cannot reach.", 0)
+	// RabbitMQ has it as a gauge, which linters take for a part of a histogram.
+	e.one(p+"unreachable_cluster_peers_count", "untyped", "Number of peers in the cluster the current node cannot reach.", 0)
 	j, _ := s.opt.Broker.JournalStats() // 0 for a broker in memory
 	e.one(p+"io_write_bytes_total", "counter", "Total number of I/O bytes written", j.Appended)
 	e.one(p+"io_sync_ops_total", "counter", "Total number of I/O sync operations", j.Syncs)
@@ -537,7 +531,7 @@ func (s *Server) writeOwn(e *exposition) {
 		e.one("firemq_trace_export_failures_total", "counter", "Requests to the collector that failed", int64(x.Failures))
 		e.one("firemq_trace_spans_waiting", "gauge", "Spans that wait to be exported", int64(x.Waiting))
 	}
-	metrics.WriteProcessMetrics(e)
+	e.writeRuntime()
 }
 
 // units is the sum of a histogram that has no unit of its own.
@@ -581,7 +575,7 @@ func (s *Server) writeNetwork(e *exposition) {
 	e.one("firemq_network_received_bytes_total", "counter", "Bytes received on all connections, closed ones too", int64(n.Received))
 	e.one("firemq_network_sent_bytes_total", "counter", "Bytes sent on all connections, closed ones too", int64(n.Sent))
 	e.one("firemq_network_writes_total", "counter", "Calls that sent bytes on all connections, closed ones too", int64(n.Writes))
-	e.family("firemq_connection_pauses_total", "counter", "How often reading of a connection was paused, by reason")
+	e.family("firemq_connection_pauses_total", "counter", "How often the publishes of a connection, or all that it sends, had to wait, by reason")
 	for _, p := range n.Pauses {
 		e.int("firemq_connection_pauses_total", labels("reason", p.Reason), int64(p.Count))
 	}
@@ -911,11 +905,9 @@ func (s *Server) writeCluster(e *exposition, g *registry) {
 func (s *Server) writeMemory(e *exposition) {
 	m := s.memory()
 	for _, k := range m.kinds() {
-		e.one("rabbitmq_memory_"+k.name+"_bytes", "gauge", "Memory of "+k.help, k.bytes)
-	}
-	e.family("rabbitmq_memory_total_bytes", "gauge", "Memory in all, by how it is counted")
-	for _, t := range m.totals() {
-		e.int("rabbitmq_memory_total_bytes", labels("kind", t.name), t.bytes)
+		if k.metric != "" {
+			e.one("rabbitmq_memory_"+k.metric+"_bytes", "gauge", k.help, k.bytes)
+		}
 	}
 }
 

@@ -5,6 +5,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/firemq/firemq/broker"
 )
 
 // scrape reads an exposition: the samples by series, and the families by name. It fails on what Prometheus
@@ -29,8 +33,8 @@ func scrape(t *testing.T, c *client, path string) (samples map[string]string, fa
 			continue
 		}
 		if rest, ok := strings.CutPrefix(l, "# HELP "); ok {
-			if !strings.HasPrefix(rest, family+" ") {
-				t.Errorf("%s: not of %s", l, family)
+			if help, ok := strings.CutPrefix(rest, family+" "); !ok || strings.TrimSpace(help) == "" {
+				t.Errorf("%s: not of %s, or empty", l, family)
 			}
 			helped = true
 			continue
@@ -40,9 +44,8 @@ func scrape(t *testing.T, c *client, path string) (samples map[string]string, fa
 			t.Errorf("no sample: %q", l)
 			continue
 		}
-		ours := strings.HasPrefix(m[1], "rabbitmq_") || strings.HasPrefix(m[1], "firemq_")
 		base := strings.NewReplacer("_bucket", "", "_sum", "", "_count", "").Replace(m[1])
-		if ours && m[1] != family && !(families[family] == "histogram" && base == family) {
+		if of := families[family]; m[1] != family && !((of == "histogram" || of == "summary") && base == family) {
 			t.Errorf("%s: among %s", l, family)
 		}
 		if _, twice := samples[m[1]+m[2]]; twice {
@@ -205,5 +208,40 @@ func TestCountersLast(t *testing.T) {
 	}
 	if s, _ := get[object](c, "/vhosts/%2F")["message_stats"].(object); s["publish"] != 3.0 || s["confirm"] != 3.0 {
 		t.Errorf("%v", s)
+	}
+}
+
+// TestPauses: each reason for which a connection was paused is counted, alarms, too, and once each.
+func TestPauses(t *testing.T) {
+	c := start(t)
+	ch := dial(t, c)
+	paused := func(reason string) string {
+		samples, _ := scrape(t, c, "/metrics")
+		return samples[fmt.Sprintf("firemq_connection_pauses_total{reason=%q}", reason)]
+	}
+	for _, reason := range []string{"memory", "disk", "growth", "journal", "throttle", "room", "backlog", "held", "closing"} {
+		if got := paused(reason); got != "0" {
+			t.Errorf("%s: %q at the start", reason, got)
+		}
+	}
+	for _, alarm := range []struct {
+		reason string
+		which  broker.Reason
+	}{{"memory", broker.PauseMemory}, {"disk", broker.PauseDisk}} {
+		c.s.ForceAlarm(alarm.which, true)
+		waitFor(t, func() bool { // who publishes nothing is not paused
+			if err := ch.PublishWithContext(t.Context(), "", "nowhere", false, false, amqp.Publishing{}); err != nil {
+				t.Fatal(err)
+			}
+			return paused(alarm.reason) != "0"
+		})
+		c.s.ForceAlarm(alarm.which, false)
+		waitFor(t, func() bool {
+			r := c.s.Resources()
+			return !r.MemoryAlarm && !r.DiskAlarm
+		})
+		if got := paused(alarm.reason); got != "1" {
+			t.Errorf("%s: %s times", alarm.reason, got)
+		}
 	}
 }

@@ -52,6 +52,8 @@ type Control interface {
 	// "" and fraction counts, of the machine's memory.
 	SetMemoryLimit(size string, fraction float64) error
 	SetDiskFreeLimit(size string, fraction float64) error
+	// ForceAlarm raises the alarm of memory or of the disk, or lets the limits decide again.
+	ForceAlarm(which broker.Reason, on bool)
 	// Suspend closes the listeners of clients, with close their connections, too; Resume opens them again.
 	Suspend(close bool)
 	Resume() error
@@ -77,7 +79,7 @@ type SpanStats struct {
 type Network struct {
 	Loops                  []Loop
 	Received, Sent, Writes uint64   // bytes, and calls that sent them
-	Pauses                 []Pauses // why they were not read
+	Pauses                 []Pauses // why they, or their publishes, had to wait
 }
 
 // Loop is an event loop: its turns, and how long they took.

@@ -60,6 +60,14 @@ func (b *budget) take(mine *int64, n int64) bool {
 	return true
 }
 
+// add is take for what is there already.
+func (b *budget) add(mine *int64, n int64) {
+	if n > 0 {
+		b.held.Add(n)
+		*mine += n
+	}
+}
+
 // giveBack ends what a request holds.
 func (b *budget) giveBack(mine *int64) {
 	b.held.Add(-*mine)

@@ -99,14 +99,29 @@ func (r *request) answer(status int, v any) error {
 
 // send answers with JSON.
 func (r *request) send(status int, p []byte) error {
-	if c := r.socket(); len(p) > freeBytes && !r.s.answers.take(&c.answer, int64(len(p))) {
+	if !r.room(len(p)) {
 		return r.busy() // others do not read theirs
+	}
+	r.put(status, p)
+	return nil
+}
+
+// room reports whether there is room for n bytes of an answer, with what it takes to make it, beside those of others. It
+// counts them from then on.
+func (r *request) room(n int) bool {
+	c := r.socket()
+	return n <= freeBytes || r.s.answers.take(&c.answer, int64(n)-c.answer)
+}
+
+// put is send for an answer that must not be lost, whatever others do.
+func (r *request) put(status int, p []byte) {
+	if c := r.socket(); len(p) > freeBytes {
+		r.s.answers.add(&c.answer, int64(len(p))-c.answer)
 	}
 	r.SetStatusCode(status)
 	r.SetContentType("application/json")
 	r.Response.Header.Set("Cache-Control", "no-cache")
 	r.Response.SetBodyRaw(p)
-	return nil
 }
 
 // done answers without a body: 201 when something was created, else 204.

@@ -229,25 +229,14 @@ func (t *Table[Q]) SetAlternate(vhost, exchange, alternate string) bool {
 
 // RemoveExchange removes an exchange and every binding it was source or destination of, which
 // it returns. A missing exchange is fine.
-func (t *Table[Q]) RemoveExchange(vhost, exchange string) []Binding {
-	removed, _ := t.removeExchange(vhost, exchange, false)
-	return removed
-}
-
-// RemoveUnusedExchange is RemoveExchange unless it is the source of a binding: then it reports
-// false and changes nothing.
-func (t *Table[Q]) RemoveUnusedExchange(vhost, exchange string) (removed []Binding, ok bool) {
-	return t.removeExchange(vhost, exchange, true)
-}
-
-func (t *Table[Q]) removeExchange(vhost, exchange string, ifUnused bool) (removed []Binding, ok bool) {
+func (t *Table[Q]) RemoveExchange(vhost, exchange string) (removed []Binding) {
 	sh := t.shard(vhost, exchange)
 	id := name{vhost, exchange}
 	sh.mu.Lock()
 	ex := sh.exchanges[id]
-	if ex == nil || ifUnused && len(ex.out) > 0 {
+	if ex == nil {
 		sh.mu.Unlock()
-		return nil, ex == nil
+		return nil
 	}
 	delete(sh.exchanges, id)
 	out := ex.out
@@ -261,7 +250,7 @@ func (t *Table[Q]) removeExchange(vhost, exchange string, ifUnused bool) (remove
 		removed = append(removed, b.definition())
 		b.withdraw()
 	}
-	return ex.removeIncoming(removed), true
+	return ex.removeIncoming(removed)
 }
 
 // AddQueue makes a queue routable by the default exchange and bindable. It reports false and

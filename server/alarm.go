@@ -42,11 +42,13 @@ type alarms struct {
 	allow func(granted)           // what may be published and made until the next reading
 	quit  chan struct{}
 	over  chan struct{}
-	wake  chan struct{} // holds one token: limits changed, or the journal's state
+	wake  chan struct{}      // holds one token: limits changed, or the journal's state
+	asks  chan chan struct{} // each is closed after a reading
 
 	mu sync.Mutex
 	// Guarded by mu.
-	stall   error // why the journal cannot write, nil when it can
+	stall   error         // why the journal cannot write, nil when it can
+	forced  broker.Reason // alarms that an administrator has raised
 	r       Resources
 	started bool
 	limited bool // the Go runtime has a limit of ours
@@ -84,7 +86,7 @@ const (
 func newAlarms(log *slog.Logger, p probe, limit MemoryLimit, diskFree int64, dir string) *alarms {
 	a := &alarms{
 		log: log, probe: p, dir: dir,
-		quit: make(chan struct{}), over: make(chan struct{}), wake: make(chan struct{}, 1),
+		quit: make(chan struct{}), over: make(chan struct{}), wake: make(chan struct{}, 1), asks: make(chan chan struct{}),
 	}
 	a.r.MemoryTotal = a.probe.total()
 	a.setLimits(limit, diskFree)
@@ -119,6 +121,16 @@ func (m MemoryLimit) of(total int64) int64 {
 	return total / 100 * int64(m.Percent)
 }
 
+// force raises alarms whatever there is, or lets the limits decide again. Any goroutine.
+func (a *alarms) force(which broker.Reason, on bool) {
+	a.mu.Lock()
+	if a.forced |= which; !on {
+		a.forced &^= which
+	}
+	a.mu.Unlock()
+	a.poke()
+}
+
 // stalled is journal.Options.OnStall.
 func (a *alarms) stalled(err error) {
 	a.mu.Lock()
@@ -131,6 +143,17 @@ func (a *alarms) poke() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
+	}
+}
+
+// look takes a reading and returns after it: limits that were changed before have had their effect. Any goroutine, after
+// start.
+func (a *alarms) look() {
+	done := make(chan struct{})
+	select {
+	case a.asks <- done:
+		<-done
+	case <-a.over:
 	}
 }
 
@@ -169,13 +192,18 @@ func (a *alarms) watch(next time.Duration) {
 	timer := time.NewTimer(next)
 	defer timer.Stop()
 	for {
+		var done chan struct{}
 		select {
 		case <-a.quit:
 			return
 		case <-a.wake:
 		case <-timer.C:
+		case done = <-a.asks:
 		}
 		timer.Reset(a.sample())
+		if done != nil {
+			close(done)
+		}
 	}
 }
 
@@ -191,9 +219,9 @@ func (a *alarms) sample() (next time.Duration) {
 	a.mu.Lock()
 	r := &a.r
 	r.Memory, r.DiskFree = resident, free
-	r.MemoryAlarm = r.MemoryLimit > 0 && above(resident, r.MemoryLimit, was.MemoryAlarm)
+	r.MemoryAlarm = a.forced&broker.PauseMemory != 0 || r.MemoryLimit > 0 && above(resident, r.MemoryLimit, was.MemoryAlarm)
 	short := known && r.DiskFreeLimit > 0 && below(free, r.DiskFreeLimit, was.DiskAlarm)
-	r.DiskAlarm = short || a.stall != nil
+	r.DiskAlarm = short || a.stall != nil || a.forced&broker.PauseDisk != 0
 	is, stall := *r, a.stall
 	a.mu.Unlock()
 

@@ -518,17 +518,6 @@ func TestMisspelt(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "ab", 2}, {"ab", "", 2}, {"memory", "memory", 0}, {"memroy", "memory", 2}, {"level", "levels", 1}, {"kitten", "sitting", 3}} {
-		if got := distance(c.a, c.b); got != c.want {
-			t.Errorf("%q to %q: %d, want %d", c.a, c.b, got, c.want)
-		}
-	}
-}
-
 func TestResolveJoinsErrors(t *testing.T) {
 	_, err := Resolve(Sources{Flags: map[string]string{"amqp": "x", "log-format": "y"}})
 	var joined interface{ Unwrap() []error }

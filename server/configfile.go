@@ -8,6 +8,8 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
+
+	"github.com/firemq/firemq/internal/misspelt"
 )
 
 // hidden stands for a secret.
@@ -113,7 +115,7 @@ func isSection(name string) bool {
 }
 
 func nearestSection(name string) string {
-	best := slices.MinFunc(table, func(a, b Setting) int { return distance(name, a.Section) - distance(name, b.Section) })
+	best := slices.MinFunc(table, func(a, b Setting) int { return misspelt.Distance(name, a.Section) - misspelt.Distance(name, b.Section) })
 	return "did you mean [" + best.Section + "]?"
 }
 
@@ -122,15 +124,10 @@ func nearestSection(name string) string {
 func nearest(key string) string {
 	last := key[strings.LastIndexByte(key, '.')+1:]
 	score := func(s Setting) int {
-		return min(2*distance(key, s.Name()), 2*distance(last, s.Key)+1, 2*distance(strings.ReplaceAll(last, "-", "_"), strings.ReplaceAll(s.Flag, "-", "_"))+1)
+		return min(2*misspelt.Distance(key, s.Name()), 2*misspelt.Distance(last, s.Key)+1, 2*misspelt.Distance(strings.ReplaceAll(last, "-", "_"), strings.ReplaceAll(s.Flag, "-", "_"))+1)
 	}
 	best := slices.MinFunc(table, func(a, b Setting) int { return score(a) - score(b) })
 	return "did you mean " + best.Name() + "?"
-}
-
-// Nearest gives the one of names that is most like name. There must be one.
-func Nearest(name string, names []string) string {
-	return slices.MinFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
 }
 
 // commandVariables are environment variables that are no settings of the broker.
@@ -150,32 +147,11 @@ func Misspelt(environ []string) map[string]string {
 		if !strings.HasPrefix(name, "FIREMQ_") || slices.Contains(known, name) {
 			continue
 		}
-		if meant := Nearest(name, known); distance(name, meant) <= 2 {
+		if meant, ok := misspelt.Meant(name, known); ok {
 			wrong[name] = meant
 		}
 	}
 	return wrong
-}
-
-// distance is how many letters must be changed, added or removed to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // DefaultText is a settings file with every setting, its default and what it does.

@@ -83,7 +83,8 @@ func (s *Server) Stop() (stop func(), err error) {
 
 // SetMemoryLimit sets the resident memory from which on publishers are paused, until the next start or Reload:
 // size as in the settings or, if that is "", a share of the machine's memory. A share of nothing is the least
-// limit there can be, which pauses all publishers, as RabbitMQ has it. Any goroutine.
+// limit there can be, which pauses all publishers, as RabbitMQ has it. When it returns an alarm has begun or ended by it,
+// as with the next two. Any goroutine.
 func (s *Server) SetMemoryLimit(size string, fraction float64) error {
 	bytes, err := s.sizeOrShare(size, fraction)
 	if err != nil {
@@ -93,6 +94,7 @@ func (s *Server) SetMemoryLimit(size string, fraction float64) error {
 		bytes = max(nothing, bytes)
 	}
 	s.alarms.setLimits(MemoryLimit{Bytes: bytes}, s.Resources().DiskFreeLimit)
+	s.alarms.look()
 	s.limitUnfinished()
 	s.log.Info("an administrator has set the memory limit", "limit", s.Resources().MemoryLimit)
 	return nil
@@ -105,8 +107,17 @@ func (s *Server) SetDiskFreeLimit(size string, fraction float64) error {
 		return fmt.Errorf("disk_free: %w", err)
 	}
 	s.alarms.setLimits(MemoryLimit{Bytes: s.Resources().MemoryLimit}, bytes)
+	s.alarms.look()
 	s.log.Info("an administrator has set the limit of free disk space", "limit", bytes)
 	return nil
+}
+
+// ForceAlarm raises the alarm of memory or of the disk although nothing is short, as tests of clients want it, until it
+// is called again or the next start: then the limits decide. Any goroutine.
+func (s *Server) ForceAlarm(which broker.Reason, on bool) {
+	s.log.Info("an administrator decides about an alarm", "memory", which&broker.PauseMemory != 0, "disk", which&broker.PauseDisk != 0, "raised", on)
+	s.alarms.force(which, on)
+	s.alarms.look()
 }
 
 // sizeOrShare is a size or, if that is "", a share of the machine's memory.

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"math/bits"
 	"net"
 	"net/http"
 	"os"
@@ -130,6 +129,7 @@ type Server struct {
 	alarms   *alarms // nil before the broker is open
 
 	limits atomic.Pointer[limits] // of connections accepted from now on
+	pauses session.Pauses         // of all connections
 
 	listeners []clientPort // of clients, in the order in which they are bound; their addresses are guarded by control
 	control   sync.Mutex   // one change by Suspend, Resume or Shutdown at a time; a leaf
@@ -279,14 +279,20 @@ func (s *Server) spanStats() mgmt.SpanStats {
 	return mgmt.SpanStats(s.spans.Stats())
 }
 
-// pauseReasons name why connections are not read at all. For other reasons they are read on until they publish.
+// pauseReasons name why publishes wait, or connections are not read at all.
 var pauseReasons = [...]struct {
 	name string
 	bit  uint32
 }{
-	{"closing", uint32(broker.PauseClosing)},
+	{"memory", uint32(broker.PauseMemory)},
+	{"disk", uint32(broker.PauseDisk)},
+	{"growth", uint32(broker.PauseGrowth)},
+	{"journal", uint32(broker.PauseJournal)},
+	{"throttle", session.PauseThrottle},
+	{"room", uint32(broker.PauseRoom)},
 	{"backlog", session.PauseBacklog},
 	{"held", session.PauseHeld},
+	{"closing", uint32(broker.PauseClosing)},
 }
 
 // network is what the metrics show of the event loops.
@@ -301,7 +307,7 @@ func (s *Server) network() (n mgmt.Network) {
 	}
 	n.Received, n.Sent, n.Writes = st.Received, st.Sent, st.Writes
 	for _, r := range pauseReasons {
-		n.Pauses = append(n.Pauses, mgmt.Pauses{Reason: r.name, Count: st.Pauses[bits.TrailingZeros32(r.bit)]})
+		n.Pauses = append(n.Pauses, mgmt.Pauses{Reason: r.name, Count: s.pauses.Count(r.bit)})
 	}
 	return n
 }
@@ -491,11 +497,11 @@ func (s *Server) limitsOf(o *Options) *limits {
 	l := &limits{
 		amqp: amqp.Options{
 			ChannelMax: o.ChannelMax, Heartbeat: o.Heartbeat, MaxMessageSize: o.MaxMessageSize, HandshakeTimeout: o.HandshakeTimeout,
-			Version: s.opt.Version, Log: s.part("amqp"),
+			Version: s.opt.Version, Pauses: &s.pauses, Log: s.part("amqp"),
 		},
 		fmq1: fmq1.Options{
 			MaxFrame: uint32(o.MaxFrame), MaxMessageSize: o.MaxMessageSize, Heartbeat: o.Heartbeat, HandshakeTimeout: o.HandshakeTimeout,
-			Version: s.opt.Version, Log: s.part("fire"),
+			Version: s.opt.Version, Pauses: &s.pauses, Log: s.part("fire"),
 		},
 	}
 	if 0 < o.MaxFrame && o.MaxFrame < amqpFrameMax {
@@ -648,6 +654,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) shutdown(ctx context.Context) error {
 	s.control.Lock() // for good: nothing resumes a broker that stops
 	s.loop.CloseListeners()
+	s.broker.Hurry() // requests over HTTP may wait for the disk
 	if s.http != nil {
 		s.http.Close()
 	}
@@ -671,6 +678,9 @@ func (s *Server) finish(ctx context.Context) error {
 	}
 	if s.certs != nil {
 		s.certs.stop()
+	}
+	if s.broker != nil {
+		s.broker.Hurry() // the saver waits for it
 	}
 	if s.saver != nil {
 		errs = append(errs, s.saver.stop())

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -12,13 +13,21 @@ const (
 	PauseHeld                               // frames are held until something before them has its answer
 )
 
+// Pauses counts by reason how often connections were paused: whoever makes sessions has one for all of them. Any
+// goroutine.
+type Pauses struct{ n [32]atomic.Uint64 }
+
+// Count is how often it was for the reason, which is one bit.
+func (p *Pauses) Count(reason uint32) uint64 { return p.n[bits.TrailingZeros32(reason)].Load() }
+
 // Reading is the switch by which a connection's reading is paused, for reasons that add up. For some of them
 // it is read on, with care, until it publishes: the session then has to hold that. It knows what
 // operators ask: for which reasons, and when it last was paused. Any goroutine.
 type Reading struct {
-	out     Outbox // immutable, like the next two
+	out     Outbox // immutable, like the next three
 	alarms  uint32 // reasons that are an alarm's
 	soft    uint32 // reasons that publishes alone wait for
+	pauses  *Pauses
 	reasons atomic.Uint32
 	care    atomic.Bool  // see Careful
 	last    atomic.Int64 // Unix ns when it was last paused or resumed without an alarm; 0: never
@@ -26,12 +35,19 @@ type Reading struct {
 }
 
 // Of binds the switch to a connection, before anything else is called; alarms are the reasons of which Last
-// says nothing, soft those that publishes alone wait for.
-func (r *Reading) Of(o Outbox, alarms, soft uint32) { r.out, r.alarms, r.soft = o, alarms, soft }
+// says nothing, soft those that publishes alone wait for. Pauses are counted in p; nil: nowhere.
+func (r *Reading) Of(o Outbox, alarms, soft uint32, p *Pauses) {
+	r.out, r.alarms, r.soft, r.pauses = o, alarms, soft, p
+}
 
 // Pause adds reasons and gives those that were there.
 func (r *Reading) Pause(reasons uint32) (was uint32) {
 	was = r.reasons.Or(reasons)
+	if r.pauses != nil {
+		for more := reasons &^ was; more != 0; more &= more - 1 {
+			r.pauses.n[bits.TrailingZeros32(more)].Add(1)
+		}
+	}
 	r.slowed(reasons)
 	if reasons&r.soft != 0 {
 		r.take()

@@ -226,6 +226,12 @@ func (s *Settings) apply(args table.Table) {
 	s.Dedup = s.dedup.config()
 	s.DeadLetterExchange = text("x-dead-letter-exchange")
 	s.DeadLetterKey = text("x-dead-letter-routing-key")
+	s.noteFleeting()
+}
+
+// noteFleeting follows a change of what Config.Fleeting depends on.
+func (s *Settings) noteFleeting() {
+	s.Config.Fleeting = s.Type == Classic && s.Config.MessageTTL == 0 && s.DeadLetterExchange == nil
 }
 
 // overflow reads an overflow's name. A quorum queue has no reject-publish-dlx and drops its head instead.

@@ -48,7 +48,7 @@ func TestParse(t *testing.T) {
 			"x-max-length-bytes", table.Value{Kind: table.Long, Num: 8}, "x-max-priority", i32(10),
 			"x-single-active-consumer", boolean(true), "x-overflow", str("reject-publish-dlx")),
 			Settings{Type: Classic, ownOverflow: true, Config: queue.Config{Expires: 5, MessageTTL: 0, MaxLength: 7, MaxBytes: 8,
-				MaxPriority: 10, SingleActive: true, Overflow: queue.RejectPublishDLX, DeliveryLimit: queue.None}}},
+				MaxPriority: 10, Fleeting: true, SingleActive: true, Overflow: queue.RejectPublishDLX, DeliveryLimit: queue.None}}},
 		{"the longest time to live", args("x-message-ttl", i64(MaxTTL)),
 			Settings{Type: Classic, Config: config(func(c *queue.Config) { c.MessageTTL = MaxTTL })}},
 		{"a highest priority of 0", args("x-max-priority", i32(0)),

@@ -281,6 +281,7 @@ func (s Settings) With(definition table.Table) Settings {
 	s.Dedup = s.dedup.with(readDedup(definition.Get)).config()
 	s.DeadLetterExchange = text("dead-letter-exchange", s.DeadLetterExchange)
 	s.DeadLetterKey = text("dead-letter-routing-key", s.DeadLetterKey)
+	s.noteFleeting()
 	return s
 }
 

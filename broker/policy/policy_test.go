@@ -189,6 +189,11 @@ func TestWith(t *testing.T) {
 				s.Config = queue.Config{Expires: 1, MessageTTL: 0, MaxLength: 3, MaxBytes: 4, Overflow: queue.RejectPublishDLX, MaxPriority: queue.None, DeliveryLimit: queue.None}
 				s.DeadLetterExchange, s.DeadLetterKey = ptr(""), ptr("k")
 			}},
+		{"no time to live and nowhere to go", classic, args("message-ttl", i64(0)), func(s *Settings) { s.Config.MessageTTL, s.Config.Fleeting = 0, true }},
+		{"no time to live any more", args("x-message-ttl", i32(0)), args("dead-letter-exchange", str("")), func(s *Settings) {
+			s.Config.Fleeting, s.DeadLetterExchange = false, ptr("")
+		}},
+		{"no time to live in a quorum queue", quorum, args("message-ttl", i64(0)), func(s *Settings) { s.Config.MessageTTL = 0 }},
 		{"the smaller limit", args("x-max-length", i32(5), "x-message-ttl", i32(5)), args("max-length", i64(3), "message-ttl", i64(9)),
 			func(s *Settings) { s.Config.MaxLength = 3 }},
 		{"an argument beats it", args("x-overflow", str("drop-head"), "x-dead-letter-exchange", str("a")),

@@ -179,6 +179,16 @@ func (cs *consumers) pick() *Consumer {
 	return nil
 }
 
+// passOver asks whose turn it is, as for a message, until one has room. Who has none loses the turn.
+func (cs *consumers) passOver() {
+	for c := cs.pick(); c != nil; c = cs.pick() {
+		if room, _ := c.Receiver.Room(); room > 0 {
+			return
+		}
+		cs.park(c)
+	}
+}
+
 // took counts one delivery to c, which is taking and in turn.
 func (cs *consumers) took(c *Consumer) {
 	c.rank.next = c.ringNext

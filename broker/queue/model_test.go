@@ -23,6 +23,7 @@ type model struct {
 	active    *modelConsumer
 	transit   bool
 	arrivals  []uint8 // the priorities of those in transit, as they came
+	stranded  bool    // a message died that found those in transit before it and no more room
 	beyond    []Entry // those in transit that found no room, since the last change of limits
 }
 
@@ -228,6 +229,13 @@ func (m *model) room() (n int) {
 	return n
 }
 
+// park notes whom the queue asked in vain: which of its equals that were is its own choice.
+func (m *model) park() {
+	for _, c := range m.takers() {
+		c.parked = c.blocked() && c.state == parked
+	}
+}
+
 // doom is what e dies of in a queue that is empty but for it, if anything.
 func (m *model) doom(e Entry, now int64) []Dead {
 	switch {
@@ -242,7 +250,15 @@ func (m *model) doom(e Entry, now int64) []Dead {
 // enter makes a message ready, in transit or not, and says who dies of it.
 func (m *model) enter(e Entry, now int64) []Dead {
 	if m.transit && e.expired(now) && len(m.ready) == m.room() {
+		if m.stranded = len(m.ready) > 0; !m.stranded {
+			for _, c := range m.takers() {
+				c.parked = true
+			}
+		}
 		return m.doom(e, now)
+	}
+	if m.cfg.Fleeting && !m.transit && e.expired(now) {
+		return []Dead{{e, Expired}}
 	}
 	m.arrive(e)
 	if m.transit {
@@ -305,6 +321,7 @@ func testModel(t *testing.T) {
 
 			ExpireAnywhere: rapid.Bool().Draw(t, "anywhere"),
 		}
+		cfg.Fleeting = cfg.MessageTTL == 0 && rapid.Bool().Draw(t, "fleeting")
 		q := newQueue(cfg)
 		m := &model{cfg: cfg, nextSeq: 1, fresh: map[uint64]bool{}}
 		var out Effects
@@ -462,9 +479,7 @@ func testModel(t *testing.T) {
 				wantMore := false
 				for len(m.ready) > 0 {
 					if left == 0 { // the end: whom the queue asked in vain is parked by now
-						for _, c := range m.takers() {
-							c.parked = c.blocked() && c.state == parked
-						}
+						m.park()
 					}
 					takers := m.takers()
 					if len(takers) == 0 {
@@ -505,10 +520,7 @@ func testModel(t *testing.T) {
 					}
 					head := m.ready[m.head()]
 					if m.waits(head, committed) {
-						// Which of its equals the queue asked in vain before is its own choice.
-						for _, c := range takers {
-							c.parked = c.blocked() && c.state == parked
-						}
+						m.park()
 						if len(m.takers()) == 0 {
 							continue
 						}
@@ -551,6 +563,10 @@ func testModel(t *testing.T) {
 				}
 				if len(got) > 0 || more != wantMore {
 					t.Fatalf("deliveries too many: %+v; more %v, want %v", got, more, wantMore)
+				}
+				if m.stranded && len(m.ready) == 0 {
+					m.stranded = false
+					m.park()
 				}
 				for _, c := range m.consumers {
 					if c.parked && c.state != parked || c.state == parked && !c.parked && !c.blocked() {

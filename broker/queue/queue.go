@@ -74,7 +74,10 @@ type Config struct {
 	SingleActive bool // x-single-active-consumer
 	// ExpireAnywhere lets messages expire behind others that stay (x-expire-anywhere).
 	ExpireAnywhere bool
-	DeliveryLimit  int64 // redeliveries until a message is dead-lettered, None: no limit
+	// Fleeting: nothing becomes of messages that expire, and the MessageTTL is 0. One that nobody takes at once then
+	// leaves at once, even behind others that stay, as in RabbitMQ.
+	Fleeting      bool
+	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit
 }
 
 // Plain is the Config of a queue without arguments.
@@ -110,8 +113,9 @@ type Receiver interface {
 	// is parked: passed over, and not asked again, until Wake.
 	Reserve() bool
 
-	// Room tells how many deliveries Reserve would grant now. Receivers with the same shared, if it
-	// is not nil, share that room. Called like Reserve.
+	// Room tells how many deliveries Reserve would grant now; after none the consumer may be parked, as after
+	// a Reserve that is false. Receivers with the same shared, if it is not nil, share that room. Called like
+	// Reserve.
 	Room() (n uint64, shared any)
 }
 
@@ -210,7 +214,10 @@ type Queue struct {
 		n     uint64
 		bytes int64
 	}
-	delays *delays // nil while there never was one
+	// stranded: a message died because consumers had room only for those in transit before it. Once these are
+	// handed out, the consumers have lost a turn to it.
+	stranded bool
+	delays   *delays // nil while there never was one
 	// soonest bounds the expiry of every ready message from below, 0 for none, while ExpireAnywhere;
 	// before resume nobody looks for those that have expired.
 	soonest, resume int64
@@ -305,6 +312,9 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 			return e, true
 		}
 		q.arrive(&e)
+	} else if q.fleets(&e, now, out) {
+		q.checkNow()
+		return e, true
 	}
 	q.ready.push(&e)
 	q.noteExpiry(&e)
@@ -342,7 +352,28 @@ func (q *Queue) strands(e *Entry, now int64, out *Effects) bool {
 	}
 	reason, _ := q.doom(e, now)
 	out.Dead = append(out.Dead, Dead{Entry: *e, Reason: reason})
+	if q.stranded = n > 0; !q.stranded {
+		q.consumers.passOver()
+	}
 	return true
+}
+
+// fleets lets go e, which is not in transit, see Fleeting.
+func (q *Queue) fleets(e *Entry, now int64, out *Effects) bool {
+	if !q.cfg.Fleeting || !e.expired(now) {
+		return false
+	}
+	q.offer()
+	out.Dead = append(out.Dead, Dead{Entry: *e, Reason: Expired})
+	return true
+}
+
+// offer passes the consumers over if none has room: each loses its turn to a message that comes, even to one that
+// dies at once.
+func (q *Queue) offer() {
+	if q.consumers.turns > 0 && q.consumers.takers == 0 {
+		q.consumers.passOver()
+	}
 }
 
 // doom says whether e dies in an otherwise empty queue when no consumer takes it, and of what.
@@ -374,6 +405,7 @@ func (q *Queue) replay(now int64, out *Effects) (dead int) {
 // queue is within its limits, then what has expired and is the head only now. So each message finds the queue as if
 // it came alone.
 func (q *Queue) fit(now int64, out *Effects) {
+	q.offer()
 	if q.trim(sweep, out) > 0 || q.ready.n == 1 {
 		q.expire(now, sweep, out)
 	}
@@ -430,6 +462,8 @@ func (q *Queue) ripen(now int64, limit int, out *Effects) (n int) {
 				continue
 			}
 			q.arrive(&e)
+		} else if q.fleets(&e, now, out) {
+			continue
 		}
 		q.ready.ripen(&e)
 		q.noteExpiry(&e)
@@ -617,6 +651,18 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 		q.ready.plain.fifo.warm(0, warmAhead)
 	}
 	for q.ready.n > 0 {
+		var e *Entry
+		if plain {
+			q.ready.plain.fifo.warm(warmAhead, 1)
+			e = q.ready.plain.head()
+		} else {
+			e = q.head()
+		}
+		if e.Expiry != 0 && e.Expiry <= now && !q.transit && left > 0 {
+			q.die(Expired, out)
+			left--
+			continue
+		}
 		c := q.consumers.pick()
 		if c == nil {
 			// What was in transit came one by one: a limit let one go, then what had expired behind it.
@@ -634,18 +680,6 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 		if left == 0 {
 			more = true
 			break
-		}
-		var e *Entry
-		if plain {
-			q.ready.plain.fifo.warm(warmAhead, 1)
-			e = q.ready.plain.head()
-		} else {
-			e = q.head()
-		}
-		if e.Expiry != 0 && e.Expiry <= now && !q.transit {
-			q.die(Expired, out)
-			left--
-			continue
 		}
 		if waits(e, committed) {
 			break
@@ -669,14 +703,19 @@ func (q *Queue) dispatch(now int64, committed uint64, limit int, out *Effects) (
 		q.consumers.took(c)
 		left--
 	}
+	if q.stranded && q.ready.n == 0 {
+		q.stranded = false
+		q.consumers.passOver()
+	}
 	q.checkNow()
 	return more
 }
 
 // Get takes the next message for a basic.get, which no prefetch limits and single active
 // consumer does not forbid. It counts as unacked without a consumer: settle it with Ack or
-// Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead.
-// ok is false when the queue is empty.
+// Requeue and a nil consumer, at once for a no-ack get. Heads that have expired go to out.Dead, 1,024 at most.
+// ok is false when the queue is empty, or as good as that: more than those have expired, and Expire, for which NextExpiry
+// calls, comes first.
 //
 // A message that waits for the journal is handed out too, even before its record is appended: a client that
 // publishes and then gets must find its message, and what is confirmed may lie behind one that is not.
@@ -684,10 +723,7 @@ func (q *Queue) Get(now int64, out *Effects) (e Entry, ok bool) {
 	if q.delays != nil {
 		q.ripen(now, sweep, out)
 	}
-	for q.due(now) {
-		q.die(Expired, out)
-	}
-	if q.ready.n == 0 {
+	if q.expire(now, sweep, out) == sweep && q.due(now) || q.ready.n == 0 {
 		q.checkNow()
 		return Entry{}, false
 	}

@@ -506,6 +506,20 @@ func TestTimeToLive(t *testing.T) {
 			r.q.Expire(r.now, &r.out)
 			r.want("!1expired", 0, 0)
 		}},
+		{"what nobody takes and nothing becomes of does not wait behind others", nil, func(r *rig) {
+			r.publish(sent{})
+			fleeting := Plain
+			fleeting.MessageTTL, fleeting.Fleeting = 0, true
+			r.q.Reconfigure(fleeting, r.now, &r.out)
+			r.publish(sent{}, sent{expiration: 100})
+			r.want("!2expired !3expired", 1, 0)
+			r.consumer(prefetch(2))
+			r.dispatch()
+			r.publish(sent{})
+			r.dispatch()
+			r.publish(sent{})
+			r.want("1 4 !5expired", 0, 2)
+		}},
 		{"only the head expires", nil, func(r *rig) {
 			r.publish(sent{}, sent{expiration: 10})
 			r.now += 20
@@ -1170,6 +1184,71 @@ func TestConsumers(t *testing.T) {
 				r.Errorf("to %q", got)
 			}
 		}},
+		{"who has no room loses the turn to a message that dies at once, too", nil, func(r *rig) {
+			a := r.consumer(prefetch(1))
+			r.publish(sent{})
+			r.dispatch()
+			r.publish(sent{expiration: -1})
+			b := r.consumer(prefetch(1))
+			r.ack(r.held[0])
+			r.publish(sent{})
+			r.dispatch()
+			if got := to(r, a, b); got != "ab" {
+				r.Errorf("to %q", got)
+			}
+		}},
+		{"who may not by its receiver likewise", nil, func(r *rig) {
+			g := &gate{n: 1}
+			a := r.consumer(func(c *Consumer) { c.Receiver = g })
+			r.publish(sent{})
+			r.dispatch()
+			r.publish(sent{expiration: -1})
+			b := r.consumer(prefetch(1))
+			g.n = 1
+			r.q.Wake(a)
+			r.publish(sent{})
+			r.dispatch()
+			if got := to(r, a, b); got != "ab" {
+				r.Errorf("to %q", got)
+			}
+		}},
+		{"one behind others that are in transit costs the turn once they are out", nil, func(r *rig) {
+			a := r.consumer(prefetch(1))
+			r.publish(sent{}, sent{expiration: -1})
+			r.dispatch()
+			b := r.consumer(prefetch(1))
+			r.ack(r.held[0])
+			r.publish(sent{})
+			r.dispatch()
+			if got := to(r, a, b); got != "ab" {
+				r.Errorf("to %q", got)
+			}
+		}},
+		{"what is not offered, because it has expired or is refused, costs no turn", nil, func(r *rig) {
+			r.publish(sent{expiration: 5})
+			got, _ := r.q.Get(r.now, &r.out)
+			a := r.consumer(prefetch(1))
+			r.publish(sent{})
+			r.dispatch()
+			r.now += 10
+			r.q.Requeue(nil, got, r.now, &r.out)
+			r.q.Requeued(&r.out)
+			r.dispatch()
+			full := Plain
+			full.MaxLength, full.Overflow = 0, RejectPublish
+			r.q.Reconfigure(full, r.now, &r.out)
+			if _, ok := r.publish(sent{}); ok {
+				r.Error("a full queue took a message")
+			}
+			r.q.Reconfigure(Plain, r.now, &r.out)
+			b := r.consumer(prefetch(1))
+			r.ack(r.held[0])
+			r.publish(sent{})
+			r.dispatch()
+			if got := to(r, a, b); got != "aa" {
+				r.Errorf("to %q", got)
+			}
+		}},
 		{"a newcomer waits its turn, a leaver loses it", nil, func(r *rig) {
 			a, b := r.consumer(nil), r.consumer(nil)
 			r.publish(sent{})
@@ -1370,5 +1449,33 @@ func TestMemoryOfABacklogIsGivenBack(t *testing.T) {
 	r.publish(sent{})
 	if got := len(f.first.entries); got != smallChunkEntries {
 		t.Errorf("a short queue starts with a chunk of %d", got)
+	}
+}
+
+// TestGetOfManyThatHaveExpired: a get looks behind some that have expired, not behind a backlog of them, for which the
+// queue's lock would be held.
+func TestGetOfManyThatHaveExpired(t *testing.T) {
+	for _, n := range []int{1, sweep - 1, sweep, sweep + 1, 3*sweep + 5} {
+		r := newRig(t, nil)
+		r.publish(sent{expiration: 10, times: n}, sent{size: 7})
+		r.now += 10
+		for left := n; ; left -= sweep {
+			r.out.Reset()
+			e, ok := r.q.Get(r.now, &r.out)
+			r.ok()
+			if gone := min(left, sweep); len(r.out.Dead) != gone || ok != (left <= sweep) {
+				t.Fatalf("%d have expired, %d are left: %d go, got one %t", n, left, len(r.out.Dead), ok)
+			}
+			if !ok {
+				if at := r.q.NextExpiry(); at == 0 || at > r.now {
+					t.Fatalf("the others are to go at %d, it is %d", at, r.now)
+				}
+				continue
+			}
+			if e.Size != 7 {
+				t.Fatalf("got %+v", e)
+			}
+			break
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/firemq/firemq/internal/misspelt"
 	"github.com/firemq/firemq/mgmt/api"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -66,6 +68,9 @@ Tables are for people: --json prints what the API answers.`,
 		flags.Lookup(f.name).Annotations = map[string][]string{envAnnotation: {f.env}}
 	}
 	flags.StringVar(&x.vhost, "vhost", "/", "virtual host")
+	root.RegisterFlagCompletionFunc("vhost", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return x.names(c, api.Path("vhosts")), cobra.ShellCompDirectiveNoFileComp
+	})
 	flags.BoolVar(&x.asJSON, "json", false, "print what the API answers instead of a table")
 	root.AddCommand(slices.Concat(x.showVerbs(), x.topologyVerbs(), x.messageVerbs(), x.browseVerbs(), x.transferVerbs(), x.diagnoseVerbs(), x.userVerbs(), x.policyVerbs(), x.brokerVerbs())...)
 	return root
@@ -108,30 +113,41 @@ func (x *ctl) complete(words []string) cobra.CompletionFunc {
 			path = api.Path("exchanges", x.vhost)
 		case "USER":
 			path = api.Path("users")
+		case "VHOST":
+			path = api.Path("vhosts")
+		case "POLICY":
+			path = api.Path("policies", x.vhost)
 		}
-		if path == "" || fromEnv(x.t, c.Flags()) != nil {
+		if path == "" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
-		defer cancel()
-		c.SetContext(ctx)
-		x.c = c
-		p, err := x.call("GET", path+"?columns=name", nil)
-		var all []struct{ Name string }
-		if err != nil || json.Unmarshal(p, &all) != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		var names []string
-		for _, o := range all {
-			if o.Name != "" && printable(o.Name) == o.Name {
-				names = append(names, o.Name)
-			}
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+		return x.names(c, path), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// exchangeName is an exchange in a path.
+// names are those that the API lists at path, for a shell: none if they cannot be had.
+func (x *ctl) names(c *cobra.Command, path string) (names []string) {
+	if fromEnv(x.t, c.Flags()) != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
+	defer cancel()
+	c.SetContext(ctx)
+	x.c = c
+	p, err := x.call("GET", path+"?columns=name", nil)
+	var all []struct{ Name string }
+	if err != nil || json.Unmarshal(p, &all) != nil {
+		return nil
+	}
+	for _, o := range all {
+		if o.Name != "" && printable(o.Name) == o.Name {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// exchangePath is an exchange in a path.
 func exchangePath(name string) string {
 	if name == "" {
 		return "amq.default"
@@ -165,13 +181,18 @@ func (x *ctl) exchange(method, path string, body any, header ...string) ([]byte,
 	}
 	base, err := url.Parse(x.url)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, nil, usagef("--url %s is no http:// or https:// URL", x.url)
+		return nil, nil, usagef("--url %s is no URL: write http://HOST:15672", x.url)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(base.Scheme+"://"+base.Host+base.EscapedPath(), "/")+path, r)
 	if err != nil {
 		return nil, nil, usagef("--url %s: %s", x.url, err)
 	}
-	req.SetBasicAuth(x.user, x.pass)
+	user, pass := x.user, x.pass
+	if base.User != nil && !x.c.Flags().Changed("user") && !x.c.Flags().Changed("pass") {
+		user = base.User.Username()
+		pass, _ = base.User.Password()
+	}
+	req.SetBasicAuth(user, pass)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -180,24 +201,41 @@ func (x *ctl) exchange(method, path string, body any, header ...string) ([]byte,
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err
-		}
-		return nil, nil, fmt.Errorf("%s cannot be reached: %w; is a broker running there, and --url right?", x.url, err)
+		return nil, nil, unreached(base, err)
 	}
 	defer res.Body.Close()
 	p, err := io.ReadAll(res.Body)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the answer of %s: %w", x.url, err)
+		return nil, nil, fmt.Errorf("read the answer of %s: %w", base.Redacted(), err)
 	}
 	if res.StatusCode < 300 {
 		return p, res.Header, nil
 	}
-	return nil, nil, refused(res.StatusCode, p)
+	return nil, nil, refused(res.StatusCode, p, path)
 }
 
-// refused is an answer that is no success.
-func refused(status int, body []byte) error {
+// unreached is a request without an answer: why, and what to do.
+func unreached(base *url.URL, err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	to := "is a broker running there, and --url right?"
+	var authority x509.UnknownAuthorityError
+	switch text := err.Error(); {
+	case errors.Is(err, http.ErrSchemeMismatch):
+		to = "it speaks HTTP without TLS: write http:// instead of https://"
+	case errors.As(err, &authority):
+		to = "SSL_CERT_FILE names a file with the certificate of who signed the server's"
+	case strings.Contains(text, "malformed HTTP response"):
+		to = "that is no port of the HTTP API, or one with TLS that wants https://"
+	case errors.Is(err, context.DeadlineExceeded):
+		to = "is the broker overloaded, or a firewall in between?"
+	}
+	return fmt.Errorf("%s cannot be reached: %w; %s", base.Redacted(), err, to)
+}
+
+// refused is an answer to a request of path that is no success.
+func refused(status int, body []byte, path string) error {
 	var e api.Error
 	text := http.StatusText(status)
 	if json.Unmarshal(body, &e) == nil && e.Reason != nil {
@@ -210,10 +248,39 @@ func refused(status int, body []byte) error {
 	switch {
 	case status == http.StatusUnauthorized && e.Error == "not_authorized":
 		text = "wrong user or password: give --user and --pass"
-	case status == http.StatusNotFound && (e.Error == "Object Not Found" || e.Reason == nil):
-		text = "there is no such object"
+	case text == "vhost_not_found", text == "vhost_or_user_not_found", text == "queue_not_found", text == "exchange_not_found",
+		status == http.StatusNotFound && (e.Error == "Object Not Found" || e.Reason == nil):
+		text = absent(path, text)
 	}
 	return errors.New(text)
+}
+
+// absent says what is not there, by the path of the request and the API's reason: "firemq ctl list" shows what is.
+func absent(path, reason string) string {
+	path, _, _ = strings.Cut(strings.TrimPrefix(path, api.Path("")), "?")
+	parts := strings.Split(path, "/")
+	for i := range parts {
+		if p, err := url.PathUnescape(parts[i]); err == nil {
+			parts[i] = printable(p)
+		}
+	}
+	kind, names := parts[0], parts[1:]
+	what := strings.TrimSuffix(kind, "s")
+	if kind == "policies" {
+		what = "policy"
+	}
+	switch {
+	case len(names) == 0:
+	case kind == "permissions" && len(names) > 1:
+		return fmt.Sprintf("there is no user %s or no vhost %s, or the user has no permissions there: see firemq ctl list permissions", names[1], names[0])
+	case kind == "users" || kind == "connections":
+		return fmt.Sprintf("there is no %s %s: see firemq ctl list %s", what, names[0], kind)
+	case kind == "vhosts" || len(names) == 1 || reason == "vhost_not_found":
+		return fmt.Sprintf("there is no vhost %s: see firemq ctl list vhosts", names[0])
+	case kind == "queues" || kind == "exchanges" || kind == "policies":
+		return fmt.Sprintf("there is no %s %s in vhost %s: see firemq ctl list %s", what, names[1], names[0], kind)
+	}
+	return "there is no such object"
 }
 
 // loaded tells of an import, with a line for each thing that was skipped.
@@ -369,6 +436,9 @@ func (x *ctl) showVerbs() []*cobra.Command {
 	list := x.verb("list KIND", "List "+strings.Join(listNames, ", "), func(args []string) error {
 		l, ok := lists[args[0]]
 		if !ok {
+			if meant, ok := misspelt.Meant(args[0], listNames); ok {
+				return usagef("there is no list of %s: did you mean %s?", args[0], meant)
+			}
 			return usagef("there is no list of %s: %s", args[0], strings.Join(listNames, ", "))
 		}
 		path := api.Path(l.path)
@@ -695,7 +765,7 @@ func (x *ctl) userVerbs() []*cobra.Command {
 		}
 		return u, nil
 	}
-	changePassword := x.verb("change-password NAME [PASSWORD]", "Change a user's password", func(a []string) error {
+	changePassword := x.verb("change-password USER [PASSWORD]", "Change a user's password", func(a []string) error {
 		u, err := user(a[0])
 		if err != nil {
 			return err
@@ -709,7 +779,7 @@ func (x *ctl) userVerbs() []*cobra.Command {
 		u["password"] = password
 		return x.change("PUT", api.Path("users", a[0]), u, "password of %s changed", printable(a[0]))
 	})
-	setTags := x.verb("set-tags NAME [TAGS]", "Replace a user's tags; with commas", func(a []string) error {
+	setTags := x.verb("set-tags USER [TAGS]", "Replace a user's tags; with commas", func(a []string) error {
 		u, err := user(a[0])
 		if err != nil {
 			return err
@@ -717,7 +787,7 @@ func (x *ctl) userVerbs() []*cobra.Command {
 		u["tags"] = strings.Join(a[1:], "")
 		return x.change("PUT", api.Path("users", a[0]), u, "tags of %s set", printable(a[0]))
 	})
-	deleteUser := x.verb("delete-user NAME", "Delete a user and close its connections", func(a []string) error {
+	deleteUser := x.verb("delete-user USER", "Delete a user and close its connections", func(a []string) error {
 		return x.change("DELETE", api.Path("users", a[0]), nil, "user %s deleted", printable(a[0]))
 	})
 	setPermissions := x.verb("set-permissions USER", "Set what a user may do in a vhost; patterns left out allow everything", func(a []string) error {
@@ -769,7 +839,7 @@ func (x *ctl) policyVerbs() []*cobra.Command {
 	})
 	set.Flags().IntVar(&priority, "priority", 0, "of two policies that match, the higher one applies")
 	set.Flags().StringVar(&applyTo, "apply-to", "all", "all, queues or exchanges")
-	remove := x.verb("delete-policy NAME", "Delete a policy", func(a []string) error {
+	remove := x.verb("delete-policy POLICY", "Delete a policy", func(a []string) error {
 		return x.change("DELETE", api.Path("policies", x.vhost, a[0]), nil, "policy %s deleted", printable(a[0]))
 	})
 	return []*cobra.Command{set, remove}
@@ -786,7 +856,7 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 	})
 	addVHost.Flags().StringVar(&description, "description", "", "what it is for")
 	addVHost.Flags().StringVar(&queueType, "default-queue-type", "", "type of queues that name none: classic or quorum")
-	deleteVHost := x.verb("delete-vhost NAME", "Delete a vhost with all that is in it", func(a []string) error {
+	deleteVHost := x.verb("delete-vhost VHOST", "Delete a vhost with all that is in it", func(a []string) error {
 		return x.change("DELETE", api.Path("vhosts", a[0]), nil, "vhost %s deleted", printable(a[0]))
 	})
 	// trace writes the other settings of the vhost again, because a PUT replaces them.
@@ -852,7 +922,7 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 		}
 		return x.loaded(api.Warnings(header.Values(api.WarningHeader)))
 	})
-	closeConnection := x.verb("close-connection NAME", "Close a connection; NAME is as in the list of connections", func(a []string) error {
+	closeConnection := x.verb("close-connection CONNECTION", "Close a connection, named as in the list of connections", func(a []string) error {
 		header := []string{}
 		if reason != "" {
 			header = []string{"X-Reason", reason}

@@ -2,7 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -74,7 +78,7 @@ func TestCtl(t *testing.T) {
 		{[]string{"search", "orders", "--key", "^order", "--regex", "--json"}, "", `"scanned":2`},
 		{[]string{"search", "orders"}, "", "!say what to look for"},
 		{[]string{"unacked", "orders"}, "", "SEQUENCE  UNACKED FOR"},
-		{[]string{"unacked", "absent"}, "", "!there is no such object"},
+		{[]string{"unacked", "absent"}, "", "!there is no queue absent in vhost /: see firemq ctl list queues"},
 		{[]string{"diagnose"}, "", "WARNING  queue orders in vhost /: Messages that die in this queue are lost.\n  why:  Its dead-letter exchange 'dlx' does not exist."},
 		{[]string{"diagnose", "--json"}, "", `{"status":"warning","findings":[`},
 		{[]string{"declare-queue", "spare"}, "", "queue spare declared"},
@@ -113,11 +117,19 @@ func TestCtl(t *testing.T) {
 		{[]string{"list", "vhosts", "--json"}, "", `"tracing":true`},
 		{[]string{"list", "vhosts"}, "", "v     test"},
 		{[]string{"trace-off", "--vhost", "v"}, "", "vhost v is not traced"},
-		{[]string{"trace-on", "--vhost", "absent"}, "", "!there is no such object"},
+		{[]string{"trace-on", "--vhost", "absent"}, "", "!there is no vhost absent: see firemq ctl list vhosts"},
 		{[]string{"export", file}, "", "definitions written"},
 		{[]string{"delete-policy", "ttl"}, "", "policy ttl deleted"},
 		{[]string{"delete-queue", "orders"}, "", "queue orders deleted"},
-		{[]string{"delete-queue", "orders"}, "", "!there is no such object"},
+		{[]string{"delete-queue", "orders"}, "", "!there is no queue orders in vhost /: see firemq ctl list queues"},
+		{[]string{"delete-queue", "a/b c", "--vhost", "x y"}, "", "!there is no queue a/b c in vhost x y: see"},
+		{[]string{"list", "queues", "--vhost", "absent"}, "", "!there is no vhost absent: see firemq ctl list vhosts"},
+		{[]string{"list", "bindings", "--vhost", "absent"}, "", "!there is no vhost absent"},
+		{[]string{"declare-queue", "q", "--vhost", "absent"}, "", "!there is no vhost absent"},
+		{[]string{"publish", "absent", "k", "x"}, "", "!there is no exchange absent in vhost /"},
+		{[]string{"delete-policy", "absent"}, "", "!there is no policy absent in vhost /"},
+		{[]string{"delete-user", "absent"}, "", "!there is no user absent: see firemq ctl list users"},
+		{[]string{"set-permissions", "absent"}, "", "!there is no user absent or no vhost /"},
 		{[]string{"delete-exchange", "events"}, "", "exchange events deleted"},
 		{[]string{"delete-vhost", "v"}, "", "vhost v deleted"},
 		{[]string{"import", file}, "", "definitions loaded"},
@@ -131,13 +143,16 @@ func TestCtl(t *testing.T) {
 		{[]string{"list", "connections"}, "", "NAME  USER"},
 		{[]string{"list", "channels"}, "", "NAME  USER"},
 		{[]string{"list", "consumers"}, "", "QUEUE  TAG"},
-		{[]string{"close-connection", "127.0.0.1:50000 -> 127.0.0.1:5672"}, "", "!there is no such object"},
+		{[]string{"close-connection", "127.0.0.1:50000 -> 127.0.0.1:5672"}, "", "!there is no connection 127.0.0.1:50000 -> 127.0.0.1:5672: see"},
 		{[]string{"delete-user", "app"}, "", "user app deleted"},
 		{[]string{"list", "nothing"}, "", "!there is no list of nothing"},
-		{[]string{"list"}, "", "!0 arguments do not fit"},
+		{[]string{"list"}, "", "!KIND is missing: firemq ctl list KIND"},
+		{[]string{"list", "queue"}, "", "!there is no list of queue: did you mean queues?"},
+		{[]string{"list", "queues", "more"}, "", `!"more" is one argument too many`},
+		{[]string{"lst", "queues"}, "", `!unknown command "lst": did you mean list?`},
 		{[]string{"frobnicate"}, "", "!unknown command or argument"},
 		{nil, "", "!ctl needs a verb"},
-		{[]string{"overview", "--url", "localhost"}, "", "!--url localhost is no http:// or https:// URL"},
+		{[]string{"overview", "--url", "localhost"}, "", "!--url localhost is no URL: write http://HOST:15672"},
 		{[]string{"overview", "--url", "http://127.0.0.1:1"}, "", "!http://127.0.0.1:1 cannot be reached"},
 	} {
 		got := ctl(step.in, step.args...)
@@ -210,6 +225,11 @@ func TestCompletion(t *testing.T) {
 		{"ctl bind amq.d", "amq.direct"},
 		{"ctl bind amq.direct bi", "bills"},
 		{"ctl set-permissions g", "guest"},
+		{"ctl delete-user g", "guest"},
+		{"ctl delete-vhost ", "/\n"},
+		{"ctl list queues --vhost ", "/\n"},
+		{"rabbitmqctl list_q", "list_queues\n"},
+		{"rabbitmq-plugins en", "enable\n"},
 		{"ctl add-user x", ":4"},             // nothing, and no files
 		{"ctl purge orders x", ":4"},         // no more arguments
 		{"ctl export f", ":0"},               // files
@@ -222,5 +242,83 @@ func TestCompletion(t *testing.T) {
 		if got.status != exitOK || !strings.Contains(got.out, c.want) {
 			t.Errorf("%s: status %d, no %q in\n%s%s", c.line, got.status, c.want, got.out, got.err)
 		}
+	}
+}
+
+// TestShells: shells that are here take the scripts, and complete the names of what the broker has.
+func TestShells(t *testing.T) {
+	env := brokerEnv(t)
+	for _, name := range []string{"orders", "other"} {
+		if got := runWith(t.Context(), env, "", "ctl", "declare-queue", name); got.status != exitOK {
+			t.Fatal(got.err)
+		}
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(exe, filepath.Join(dir, "firemq")); err != nil {
+		t.Skip(err)
+	}
+	for shell, script := range map[string]string{
+		"bash": `source /usr/share/bash-completion/bash_completion || exit 77
+source <(firemq completion bash)
+COMP_LINE="firemq ctl purge o"; COMP_POINT=${#COMP_LINE}; COMP_WORDS=($COMP_LINE); COMP_CWORD=3
+__start_firemq 2>/dev/null; echo ${COMPREPLY[@]}`,
+		"fish": `firemq completion fish | source; echo (complete -C "firemq ctl purge o")`,
+		// Its own completion works in a terminal alone: what it asks is asked here.
+		"zsh": `autoload -U compinit; compinit -u -D; source <(firemq completion zsh); [[ $_comps[firemq] = _firemq ]] || exit 1
+echo ${(f)"$(firemq __complete ctl purge o 2>/dev/null)"}`,
+	} {
+		t.Run(shell, func(t *testing.T) {
+			path, err := exec.LookPath(shell)
+			if err != nil {
+				t.Skip(err)
+			}
+			cmd := exec.CommandContext(t.Context(), path, "-c", script)
+			if shell == "zsh" {
+				cmd.Args = []string{path, "-f", "-c", script}
+			}
+			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "FIREMQ_TEST_AS_COMMAND=1", "FIREMQ_HTTP_URL="+env["FIREMQ_HTTP_URL"])
+			out, err := cmd.CombinedOutput()
+			if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 77 {
+				t.Skip("bash-completion is not installed")
+			}
+			if err != nil || !strings.HasPrefix(string(out), "orders other") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestUnreached: what is wrong with an address is said in one line with what to do, without the password in it.
+func TestUnreached(t *testing.T) {
+	s, err := server.Start(t.Context(), server.Options{AMQP: "127.0.0.1:0", HTTP: "127.0.0.1:0", Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Shutdown(t.Context()) })
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	t.Cleanup(secure.Close)
+	api := s.HTTPAddr().String()
+	for url, want := range map[string]string{
+		"http://127.0.0.1:1":                        "connection refused; is a broker running there",
+		"http://u:hidden@127.0.0.1:1":               "http://u:xxxxx@127.0.0.1:1 cannot be reached",
+		"https://" + api:                            "write http:// instead of https://",
+		secure.URL:                                  "SSL_CERT_FILE",
+		"http://" + s.AMQPAddr().String():           "that is no port of the HTTP API",
+		"http://guest:hidden@" + api:                "wrong user or password",
+		"127.0.0.1:15672":                           "is no URL: write http://HOST:15672",
+		"http://" + secure.Listener.Addr().String(): "Bad Request",
+	} {
+		got := runWith(t.Context(), nil, "", "ctl", "overview", "--url", url)
+		if got.status == exitOK || got.out != "" || !isOneLine(got.err) || !strings.Contains(got.err, want) || strings.Contains(got.err, "hidden") {
+			t.Errorf("%s: %+v", url, got)
+		}
+	}
+	if got := runWith(t.Context(), nil, "", "ctl", "overview", "--url", "http://guest:guest@"+api); got.status != exitOK {
+		t.Errorf("with the password in the URL: %+v", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/firemq/firemq/internal/misspelt"
 	"github.com/firemq/firemq/internal/rabbitmqctl"
 	"github.com/firemq/firemq/server"
 	"github.com/spf13/cobra"
@@ -81,9 +82,6 @@ func run(ctx context.Context, t terminal, args []string) int {
 	}
 	root := newRoot(t)
 	root.SetArgs(append([]string{}, args...)) // nil would be the process's own arguments
-	root.SetIn(t.in)
-	root.SetOut(t.out)
-	root.SetErr(t.err)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -103,15 +101,25 @@ func newRoot(t terminal) *cobra.Command {
 	root := newServe(t)
 	root.Version = server.Version
 	root.SetVersionTemplate("FireMQ {{.Version}}\n")
+	root.SetIn(t.in)
+	root.SetOut(t.out)
+	root.SetErr(t.err)
 	root.SilenceErrors = true
 	root.SilenceUsage = true
 	root.AddCommand(newInit(t), newConfig(t), newPub(t), newSub(t), newCtl(t), newBench(t), newDoctor(t))
 	root.AddCommand(newTools(t)...)
+	root.InitDefaultCompletionCmd()
+	if c, _, err := root.Find([]string{"completion"}); err == nil {
+		c.Args = noArgs
+		c.RunE = func(c *cobra.Command, _ []string) error {
+			return usagef("name a shell: bash, zsh, fish or powershell: see %s --help", c.CommandPath())
+		}
+	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if e, ok := errors.AsType[*pflag.NotExistError](err); ok && e.GetSpecifiedShortnames() == "" {
 			var names []string
 			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-			return usagef("%s: did you mean --%s? see %s --help", err, server.Nearest(e.GetSpecifiedName(), names), c.CommandPath())
+			return usagef("%s: did you mean --%s? see %s --help", err, misspelt.Nearest(e.GetSpecifiedName(), names), c.CommandPath())
 		}
 		return usagef("%s: see %s --help", err, c.CommandPath())
 	})
@@ -132,16 +140,27 @@ func oneLine(err error) string {
 
 // noArgs, and argsBetween for commands with arguments, count the arguments.
 func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("unknown command or argument %q: see %s --help", args[0], c.CommandPath())
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	var names []string
+	for _, s := range c.Commands() {
+		names = append(names, s.Name())
+	}
+	if meant, ok := misspelt.Meant(args[0], names); ok {
+		return usagef("unknown command %q: did you mean %s? see %s --help", args[0], meant, c.CommandPath())
+	}
+	return usagef("unknown command or argument %q: see %s --help", args[0], c.CommandPath())
 }
 
 func argsBetween(least, most int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
-			return usagef("%d arguments do not fit %q: see %s --help", len(args), c.UseLine(), c.CommandPath())
+		names := strings.Fields(c.Use)[1:]
+		switch {
+		case len(args) < least:
+			return usagef("%s is missing: %s: see %s --help", strings.Trim(names[len(args)], "[]"), c.CommandPath()+" "+strings.Join(names, " "), c.CommandPath())
+		case len(args) > most:
+			return usagef("%q is one argument too many: %s: see %s --help", args[most], c.CommandPath()+" "+strings.Join(names, " "), c.CommandPath())
 		}
 		return nil
 	}

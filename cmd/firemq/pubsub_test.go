@@ -240,7 +240,7 @@ func TestPubSubErrors(t *testing.T) {
 		"pub wrong password":     {[]string{"pub", "--queue", "jobs", "x", "--url", wrong}, 1, "check user, password and vhost"},
 		"sub of nothing":         {[]string{"sub", "nope"}, 1, "no queue 'nope' in vhost '/': declare the queue first"},
 		"sub peek of nothing":    {[]string{"sub", "nope", "--peek"}, 1, "no queue 'nope'"},
-		"sub without queue":      {[]string{"sub"}, 2, "0 arguments"},
+		"sub without queue":      {[]string{"sub"}, 2, "QUEUE is missing"},
 		"sub bad count":          {[]string{"sub", "jobs", "--count", "-1"}, 2, "--count -1"},
 		"sub without broker":     {[]string{"sub", "jobs", "--url", "fire://127.0.0.1:1"}, 1, "(connection refused): start one"},
 		"sub peek at empty":      {[]string{"sub", "jobs", "--peek"}, 0, "queue 'jobs' is empty"},

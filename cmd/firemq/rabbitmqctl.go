@@ -33,6 +33,12 @@ func newTools(terminal) (list []*cobra.Command) {
 		list = append(list, &cobra.Command{
 			Use: name + " COMMAND", Short: "Answer as RabbitMQ's " + name + " does, over the HTTP API", DisableFlagParsing: true,
 			Run: func(*cobra.Command, []string) {},
+			ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+				if len(args) > 0 {
+					return nil, cobra.ShellCompDirectiveDefault
+				}
+				return rabbitmqctl.Commands(name), cobra.ShellCompDirectiveNoFileComp
+			},
 		})
 	}
 	return list

@@ -117,7 +117,7 @@ var rows = []row{
 			{"received", `sum(rate(rabbitmq_connection_incoming_bytes_total{i}[$__rate_interval]))`},
 			{"sent", `sum(rate(rabbitmq_connection_outgoing_bytes_total{i}[$__rate_interval]))`},
 		}},
-		{line, "Pauses", rate, "How often connections were not read for a moment, by reason", one("{{reason}}",
+		{line, "Pauses", rate, "How often the publishes of a connection, or all that it sends, had to wait, by reason", one("{{reason}}",
 			`sum by (reason) (rate(firemq_connection_pauses_total{i}[$__rate_interval]))`)},
 		{line, "Network, all connections", bytesPS, "With those that are closed", []query{
 			{"received", `sum(rate(firemq_network_received_bytes_total{i}[$__rate_interval]))`},

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/mgmt/api"
 )
 
@@ -40,14 +41,18 @@ func init() {
 		{name: "cluster_status", run: clusterStatus},
 		{name: "server_version", run: serverVersion},
 		{name: "listeners", run: showListeners},
-		{name: "check_running", run: running("Checking if RabbitMQ is running on node %s ...")},
-		{name: "is_running", run: running("Asking node %s for its status ...")},
+		{name: "check_running", run: running("Checking if RabbitMQ is running on node %s ...", false)},
+		{name: "is_running", run: running("Asking node %s for its status ...", true)},
 		{name: "check_port_listener", form: "<port>", least: 1, most: 1, run: checkPortListener},
 		{name: "check_protocol_listener", form: "<protocol>", least: 1, most: 1, run: checkProtocolListener},
 		{name: "check_local_alarms", run: checkLocalAlarms},
-		{name: "check_alarms", run: checkLocalAlarms},
+		{name: "check_alarms", run: checkAlarms},
 		{name: "check_port_connectivity", run: checkPorts},
 		{name: "check_virtual_hosts", run: checkVHosts},
+		{name: "check_certificate_expiration", form: "--within <period> [--unit <days | weeks | months | years>]", run: checkCertificates},
+		{name: "alarms", run: showAlarms},
+		{name: "memory_breakdown", form: "[--unit <bytes | mb | gb>]", run: memoryBreakdown},
+		{name: "is_booting", run: fine("Asking node NODE for its boot status ...", booted, fields{"result": false, "message": booted})},
 		{name: "node_health_check", run: nodeHealthCheck},
 		{name: "await_startup", run: awaitStartup},
 		{name: "wait", form: "[<pidfile>]", most: 1, run: awaitStartup},
@@ -61,6 +66,7 @@ func init() {
 
 		{name: "add_user", form: "<username> <password>", least: 1, most: 2, run: addUser},
 		{name: "delete_user", form: "<username>", least: 1, most: 1, run: deleteUser},
+		{name: "hash_password", form: "<cleartext_password>", most: 1, run: hashPassword},
 		{name: "change_password", form: "<username> <password>", least: 1, most: 2, run: changePassword},
 		{name: "clear_password", form: "<username>", least: 1, most: 1, run: clearPassword},
 		{name: "authenticate_user", form: "<username> <password>", least: 1, most: 2, run: authenticateUser},
@@ -71,6 +77,7 @@ func init() {
 		{name: "list_user_limits", form: "[--user <username>]", run: listUserLimits},
 
 		{name: "set_permissions", form: "[--vhost <vhost>] <username> <conf> <write> <read>", least: 4, most: 4, run: setPermissions},
+		{name: "set_permissions_globally", form: "<username> <conf> <write> <read>", least: 4, most: 4, run: setPermissionsGlobally},
 		{name: "clear_permissions", form: "[--vhost <vhost>] <username>", least: 1, most: 1, run: clearPermissions},
 		permissionList.command("list_permissions", "[--vhost <vhost>]", 0, 0),
 		userPermissionList.command("list_user_permissions", "<username>", 1, 1),
@@ -81,7 +88,12 @@ func init() {
 
 		{name: "add_vhost", form: "<vhost> [--description <text>] [--tags <tags>] [--default-queue-type <type>]", least: 1, most: 1, run: addVHost},
 		{name: "delete_vhost", form: "<vhost>", least: 1, most: 1, run: deleteVHost},
+		{name: "update_vhost_metadata", form: "<vhost> [--description <text>] [--tags <tags>] [--default-queue-type <type>]", least: 1, most: 1, run: updateVHost},
 		{name: "set_vhost_tags", form: "<vhost> <tag> [...]", least: 1, most: -1, run: setVHostTags},
+		{name: "restart_vhost", form: "[--vhost <vhost>]", run: restartVHost},
+		{name: "enable_vhost_deletion_protection", form: "<vhost>", least: 1, most: 1, run: protectVHost("POST", `Protecting virtual host "%s" from removal by updating its metadata...`)},
+		{name: "disable_vhost_deletion_protection", form: "<vhost>", least: 1, most: 1, run: protectVHost("DELETE", `Removing deletion protection from virtual host "%s" by updating its metadata...`)},
+		{name: "reconcile_vhosts", run: fine("Will try to initiate virtual host reconciliation on all reachable cluster nodes...", "", nil)},
 		vhostList.command("list_vhosts", "", 0, 0),
 		{name: "set_vhost_limits", form: "[--vhost <vhost>] <definition>", least: 1, most: 1, run: setVHostLimits},
 		{name: "clear_vhost_limits", form: "[--vhost <vhost>]", run: clearVHostLimits},
@@ -90,6 +102,7 @@ func init() {
 		{name: "trace_off", form: "[--vhost <vhost>]", run: func(c *call) error { return c.trace(false) }},
 
 		queueList.command("list_queues", "[--vhost <vhost>]", 0, 0),
+		unresponsiveList.command("list_unresponsive_queues", "[--vhost <vhost>] [--local] [--queue-timeout <milliseconds>]", 0, 0),
 		exchangeList.command("list_exchanges", "[--vhost <vhost>]", 0, 0),
 		bindingList.command("list_bindings", "[--vhost <vhost>]", 0, 0),
 		connectionList.command("list_connections", "", 0, 0),
@@ -120,24 +133,47 @@ func init() {
 		{name: "export_definitions", form: "<file> | -", least: 1, most: 1, run: exportDefinitions},
 		{name: "import_definitions", form: "<file> | -", most: 1, run: importDefinitions},
 
-		{name: "list_feature_flags", run: func(c *call) error {
-			c.announce("Listing feature flags ...")
-			return c.rows([]string{"name", "state"}, nil)
-		}},
+		featureFlagList.command("list_feature_flags", "", 0, 0),
+		deprecatedList.command("list_deprecated_features", "[--used]", 0, 0),
 		{name: "enable_feature_flag", form: "<flag>", least: 1, most: 1, run: enableFlag},
 		absent("reset", "stop the broker and remove its data directory"),
 		absent("force_reset", "stop the broker and remove its data directory"),
-		absent("eval", "there is no Erlang in it"),
+		{name: "eval", form: "<expression>", least: 1, most: -1, run: eval},
 		absent("eval_file", "there is no Erlang in it"),
 		absent("exec", "there is no Elixir in it"),
 		absent("environment", "'firemq config show' shows the settings"),
 		absent("join_cluster", "it is a single node"),
 		absent("forget_cluster_node", "it is a single node"),
 		absent("set_log_level", "log.level in its settings file is read again on SIGHUP"),
+		absent("rotate_logs", "its log goes to standard error"),
+		absent("report", "'firemq ctl diagnose' says what is wrong"),
+		{name: "autocomplete", form: "[<word>]", most: -1, run: autocomplete},
+
+		{name: "check_if_node_is_quorum_critical", run: fine("Checking if node NODE is critical for quorum of any queues/streams ...",
+			"Node NODE seems to be the only one in a single node cluster, the check does not apply",
+			fields{"result": "ok", "message": "Target node seems to be the only one in a single node cluster, the check does not apply"})},
+		{name: "rebalance", form: "all | classic | quorum", least: 1, most: 1, run: fine("Re-balancing leaders of all queues...", "", nil)},
+		absent("quorum_status", "it is a single node"),
+		absent("grow", "it is a single node"),
+		absent("shrink", "it is a single node"),
+		absent("add_member", "it is a single node"),
+		absent("delete_member", "it is a single node"),
+
+		{name: "await_online_quorum_plus_one", run: fine("Will wait for a quorum + 1 of nodes to be online for all quorum queues and streams for TIMEOUT seconds...", alone, nil)},
+		{name: "await_online_synchronized_mirror", run: fine("Will wait for a synchronised mirror to be online for all classic mirrored queues for TIMEOUT seconds...", alone, nil)},
+		{name: "post_upgrade", run: fine("Executing post upgrade tasks...", "", nil)},
+		{name: "drain", run: func(c *call) error {
+			return c.suspend("Will put node %s into maintenance mode. The node will no longer serve any client traffic!", true)
+		}},
+		{name: "revive", run: func(c *call) error {
+			return c.suspend("Will put node %s back into regular operating mode. The node will again serve client traffic and host primary queue replicas.", false)
+		}},
 
 		{name: "list", form: "[<pattern>]", most: 1, run: listPlugins, tool: Plugins},
 		{name: "is_enabled", form: "<plugin> [...]", least: 1, most: -1, run: pluginsEnabled, tool: Plugins},
 		{name: "enable", form: "<plugin> [...]", most: -1, run: enablePlugins, tool: Plugins},
+		{name: "set", form: "[<plugin> ...]", most: -1, run: enablePlugins, tool: Plugins},
+		{name: "disable", form: "<plugin> [...] | --all", most: -1, run: disablePlugins, tool: Plugins},
 	}
 }
 
@@ -197,6 +233,22 @@ func addUser(c *call) error {
 	}
 	c.announce("Done. Don't forget to grant the user permissions to some virtual hosts! See 'rabbitmqctl help set_permissions' to learn more.")
 	return nil
+}
+
+// hashPassword needs no broker: with what it prints, definitions are made before there is one.
+func hashPassword(c *call) error {
+	password, err := c.input(0)
+	switch {
+	case err != nil:
+		return err
+	case password == "":
+		return c.badArgument("password cannot be an empty string")
+	case len(c.args) > 0:
+		c.announce("Will hash password %s", password)
+	default:
+		c.announce("Will hash provided password")
+	}
+	return c.say("%s", auth.HashPassword(password))
 }
 
 func isNoUser(err error) bool {
@@ -379,6 +431,26 @@ func setPermissions(c *call) error {
 		map[string]string{"configure": c.args[1], "write": c.args[2], "read": c.args[3]}), c.args[0])
 }
 
+func setPermissionsGlobally(c *call) error {
+	c.announce(`Setting permissions for user "%s" in all virtual hosts ...`, c.args[0])
+	if _, err := c.userOf(c.args[0]); isNoUser(err) {
+		return failed(exitNoUser, "User %s does not exist", c.args[0])
+	} else if err != nil {
+		return err
+	}
+	var vhosts []api.VHost
+	if err := c.get(api.Path("vhosts"), &vhosts); err != nil {
+		return err
+	}
+	for i := range vhosts {
+		if err := c.do("PUT", api.Path("permissions", vhosts[i].Name, c.args[0]),
+			map[string]string{"configure": c.args[1], "write": c.args[2], "read": c.args[3]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func clearPermissions(c *call) error {
 	c.announce(`Clearing permissions for user "%s" in vhost "%s" ...`, c.args[0], c.vhost())
 	return c.cleared(c.do("DELETE", api.Path("permissions", c.vhost(), c.args[0]), nil))
@@ -431,15 +503,19 @@ func addVHost(c *call) error {
 
 func deleteVHost(c *call) error {
 	c.announce(`Deleting vhost "%s" ...`, c.args[0])
-	return otherwise(c.do("DELETE", api.Path("vhosts", c.args[0]), nil),
+	err := c.do("DELETE", api.Path("vhosts", c.args[0]), nil)
+	if status(err) == 412 {
+		return failed(exitData, "Cannot delete this virtual host: it is protected from deletion. To lift the protection, inspect and update its metadata")
+	}
+	return otherwise(err,
 		&failure{exitData, fmt.Sprintf("Virtual host '%s' does not exist", c.args[0]), true})
 }
 
-// changeVHost puts a vhost back with something changed.
-func (c *call) changeVHost(name string, changes map[string]any) error {
+// changeVHost puts a vhost back with something changed; absent is the error when there is none.
+func (c *call) changeVHost(name string, changes map[string]any, absent error) error {
 	var v api.VHost
 	if err := c.get(api.Path("vhosts", name), &v); err != nil {
-		return otherwise(err, noVHost(name))
+		return otherwise(err, absent)
 	}
 	body := map[string]any{"description": v.Description, "tags": v.Tags, "tracing": v.Tracing}
 	if kind := v.Metadata.DefaultQueueType; kind != "" {
@@ -451,7 +527,48 @@ func (c *call) changeVHost(name string, changes map[string]any) error {
 
 func setVHostTags(c *call) error {
 	c.announce(`Setting tags for virtual host "%s" to [%s] ...`, c.args[0], strings.Join(c.args[1:], ", "))
-	return c.changeVHost(c.args[0], map[string]any{"tags": append([]string{}, c.args[1:]...)})
+	return c.changeVHost(c.args[0], map[string]any{"tags": append([]string{}, c.args[1:]...)}, failed(exitData, `Virtual host "%s" does not exist`, c.args[0]))
+}
+
+func updateVHost(c *call) error {
+	changes := map[string]any{}
+	for option, field := range map[string]string{"description": "description", "tags": "tags", "default-queue-type": "default_queue_type"} {
+		if v, ok := c.options[option]; ok {
+			changes[field] = v
+		}
+	}
+	if len(changes) == 0 {
+		return c.badArguments("not enough arguments.")
+	}
+	if kind, ok := c.options["default-queue-type"]; ok && kind != "quorum" && kind != "classic" {
+		return c.badArgument("Default queue type must be one of: quorum, classic. Provided: %s", kind)
+	}
+	c.announce(`Updating metadata of vhost "%s" ...`, c.args[0])
+	return c.changeVHost(c.args[0], changes, failed(exitData, "Virtual host '%s' does not exist", c.args[0]))
+}
+
+// restartVHost finds that the vhost runs: it does as long as it exists.
+func restartVHost(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Trying to restart vhost '%s' on node '%s' ...", c.vhost(), node)
+	if err := c.do("POST", api.Path("vhosts", c.vhost(), "start", node), nil); err != nil {
+		if r, ok := errors.AsType[*refusal](err); ok && strings.Contains(r.reason, "no_such_vhost") {
+			return failed(exitSoftware, "Failed to start vhost '%s' on node '%s'\nReason: it does not exist", c.vhost(), node)
+		}
+		return err
+	}
+	return c.result(fmt.Sprintf("Vhost '%s' is already running on node '%s'", c.vhost(), node), nil)
+}
+
+func protectVHost(method, announced string) func(c *call) error {
+	return func(c *call) error {
+		c.announce(announced, c.args[0])
+		return otherwise(c.do(method, api.Path("vhosts", c.args[0], "deletion", "protection"), nil),
+			failed(exitData, "Virtual host '%s' does not exist", c.args[0]))
+	}
 }
 
 func (c *call) trace(on bool) error {
@@ -460,7 +577,7 @@ func (c *call) trace(on bool) error {
 		doing, done = "Starting", "enabled"
 	}
 	c.announce(`%s tracing for vhost "%s" ...`, doing, c.vhost())
-	if err := c.changeVHost(c.vhost(), map[string]any{"tracing": on}); err != nil {
+	if err := c.changeVHost(c.vhost(), map[string]any{"tracing": on}, noVHost(c.vhost())); err != nil {
 		return err
 	}
 	return c.say("Trace %s for vhost %s", done, c.vhost())
@@ -688,9 +805,7 @@ func setMemory(c *call) error {
 	} else {
 		f, ok := fraction(c.args[0])
 		if !ok || f > 1 || len(c.args) > 1 {
-			err := c.badArguments("Bad argument: The threshold should be a fraction between 0.0 and 1.0").(*failure)
-			err.status = exitData
-			return err
+			return c.badArgument("The threshold should be a fraction between 0.0 and 1.0")
 		}
 		body["memory_fraction"] = f
 	}

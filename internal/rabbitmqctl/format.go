@@ -22,17 +22,43 @@ func (c *call) machine() bool {
 	return false
 }
 
+// json says whether what is no list is to be printed as JSON, too.
+func (c *call) json() bool {
+	return c.options["formatter"] == "json" || c.options["formatter"] == "json_stream"
+}
+
+// fields are what JSON has of a result.
+type fields map[string]any
+
+// passed is the result of most checks.
+var passed = fields{"result": "ok"}
+
+// result says that something is as it should be: JSON has f, or if that is nil a message with the text.
+func (c *call) result(text string, f fields) error {
+	switch {
+	case !c.json():
+		return c.say("%s", text)
+	case f == nil:
+		f = fields{"message": text}
+	}
+	return c.say("%s", compact(f))
+}
+
 // atom is a value that stands without quotes in a list, a tag for one.
 type atom string
 
 // raw is JSON that is printed as it is, and as a string in JSON.
 type raw string
 
+// states are what nodes are in.
+type states map[string]any
+
 // arguments are a field table.
 type arguments map[string]any
 
 // rows prints a list in the format that was asked for.
 func (c *call) rows(columns []string, rows [][]any) error {
+	c.said = true
 	var b bytes.Buffer
 	switch c.options["formatter"] {
 	case "json":
@@ -51,7 +77,9 @@ func (c *call) rows(columns []string, rows [][]any) error {
 			b.WriteByte('\n')
 		}
 	case "csv":
-		writeCSV(&b, columns)
+		if len(rows) > 0 {
+			writeCSV(&b, columns)
+		}
 		for _, row := range rows {
 			writeCSV(&b, texts(row))
 		}
@@ -104,9 +132,15 @@ func term(v any) string {
 	case raw:
 		return string(v)
 	case arguments:
-		return fields(v)
+		return tuples(v)
 	case map[string]any:
-		return fields(v)
+		return tuples(v)
+	case states:
+		list := make([]atom, 0, len(v))
+		for _, node := range slices.Sorted(maps.Keys(v)) {
+			list = append(list, atom(fmt.Sprintf("{%s, %v}", node, v[node])))
+		}
+		return term(list)
 	case []atom:
 		list := make([]string, len(v))
 		for i := range v {
@@ -123,7 +157,7 @@ func term(v any) string {
 	return fmt.Sprint(v)
 }
 
-func fields(m map[string]any) string {
+func tuples(m map[string]any) string {
 	list := make([]string, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		list = append(list, "{"+term(k)+","+term(m[k])+"}")

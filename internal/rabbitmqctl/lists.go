@@ -119,10 +119,10 @@ func compact(v any) raw {
 	return raw(p)
 }
 
-// pid is what stands for the process of a connection, or with a number of a channel: it has no spaces, so that
-// scripts may take it apart at them and hand it to close_connection.
+// pid is what stands for the process of a connection, or with a number of a channel: it has no spaces, and no angle
+// brackets but those around it, so that scripts may take it apart at them and hand it to close_connection.
 func pid(connection string, channel any) string {
-	s := strings.ReplaceAll(connection, " ", "")
+	s := strings.ReplaceAll(connection, " -> ", "-")
 	if channel != nil {
 		s += fmt.Sprintf(".%v", channel)
 	}
@@ -169,16 +169,45 @@ var queueList = list{
 			return o.at("messages_ready"), true
 		case "messages_unacknowledged_ram":
 			return o.at("messages_unacknowledged"), true
-		case "leader", "members", "online":
-			if o.text("type") == "classic" {
-				return "", true
-			}
-			if column == "leader" {
-				return o.at("node"), true
-			}
+		case "leader":
+			return o.at("node"), true
+		case "members", "online":
 			return []atom{atom(o.text("node"))}, true
 		}
 		return nil, false
+	},
+}
+
+// unresponsiveList has none: the API lists a queue when it has answered.
+var unresponsiveList = list{
+	columns:  []string{"name", "durable", "auto_delete", "arguments", "pid"},
+	defaults: []string{"name"},
+	path:     inVHost("queues"),
+	first:    saying("Listing unresponsive queues for vhost %s ..."),
+	keep:     func(*call, object) bool { return false },
+}
+
+var featureFlagList = list{
+	columns:  []string{"name", "state", "stability", "provided_by", "desc", "doc_url", "require_level"},
+	defaults: []string{"name", "state"},
+	path:     func(*call) string { return api.Path("feature-flags") },
+	first:    saying("Listing feature flags ..."),
+}
+
+var deprecatedList = list{
+	columns:  []string{"name", "deprecation_phase", "provided_by", "desc", "doc_url"},
+	defaults: []string{"name", "deprecation_phase"},
+	path: func(c *call) string {
+		if c.has("used") {
+			return api.Path("deprecated-features", "used")
+		}
+		return api.Path("deprecated-features")
+	},
+	first: func(c *call) string {
+		if c.has("used") {
+			return "Listing deprecated features in use ..."
+		}
+		return "Listing deprecated features ..."
 	},
 }
 
@@ -296,15 +325,19 @@ var vhostList = list{
 	path:     func(*call) string { return api.Path("vhosts") },
 	first:    saying("Listing vhosts ..."),
 	value: func(o object, column string) (any, bool) {
-		if column != "tags" {
-			return nil, false
+		switch column {
+		case "tags":
+			tags := []atom{}
+			list, _ := o.at("tags").([]any)
+			for _, t := range list {
+				tags = append(tags, atom(fmt.Sprint(t)))
+			}
+			return tags, true
+		case "cluster_state":
+			of, _ := o.at("cluster_state").(map[string]any)
+			return states(of), true
 		}
-		tags := []atom{}
-		list, _ := o.at("tags").([]any)
-		for _, t := range list {
-			tags = append(tags, atom(fmt.Sprint(t)))
-		}
-		return tags, true
+		return nil, false
 	},
 }
 

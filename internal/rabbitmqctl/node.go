@@ -1,10 +1,9 @@
 package rabbitmqctl
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"net"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,22 @@ import (
 
 // poll is how often a command that waits asks.
 const poll = 100 * time.Millisecond
+
+// until asks, over and over, whether something is done. An error ends it.
+func (c *call) until(done func() (bool, error)) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		}
+	}
+}
 
 // node reads the broker's overview and its node.
 func (c *call) node() (o api.Overview, n object, err error) {
@@ -30,10 +45,7 @@ func ping(c *call) error {
 		return err
 	}
 	c.announce("Will ping %s. This only checks that its API answers.", node)
-	if c.has("silent") {
-		return nil
-	}
-	return c.say("Ping succeeded")
+	return c.result("Ping succeeded", nil)
 }
 
 func serverVersion(c *call) error {
@@ -42,7 +54,7 @@ func serverVersion(c *call) error {
 		return err
 	}
 	c.announce("Asking node %s for its RabbitMQ version...", o.Node)
-	return c.say("%s", o.RabbitMQVersion)
+	return c.result(o.RabbitMQVersion, fields{"result": "ok", "value": o.RabbitMQVersion})
 }
 
 // check says whether a health check of the API passes.
@@ -54,8 +66,8 @@ func (c *call) check(name string) (bool, error) {
 	return err == nil, err
 }
 
-// running says whether the node serves clients; announcement has its name.
-func running(announcement string) func(c *call) error {
+// running says whether the node serves clients; announcement has its name. In JSON it may tell that, too.
+func running(announcement string, tells bool) func(c *call) error {
 	return func(c *call) error {
 		node, err := c.nodeName()
 		if err != nil {
@@ -68,7 +80,11 @@ func running(announcement string) func(c *call) error {
 		case !ok:
 			return failed(exitUnavailable, "RabbitMQ on node %s is not running or has not fully booted yet (check with is_booting)", node)
 		}
-		return c.say("RabbitMQ on node %s is fully booted and running", node)
+		said := fmt.Sprintf("RabbitMQ on node %s is fully booted and running", node)
+		if !tells {
+			return c.result(said, nil)
+		}
+		return c.result(said, fields{"result": true, "message": said})
 	}
 }
 
@@ -88,7 +104,7 @@ func checkPortListener(c *call) error {
 	}
 	slices.Sort(ports)
 	if ports = slices.Compact(ports); slices.Contains(ports, port) {
-		return c.say("A listener for port %d is running on node %s.", port, o.Node)
+		return c.result(fmt.Sprintf("A listener for port %d is running on node %s.", port, o.Node), fields{"result": "ok", "node": o.Node, "port": port})
 	}
 	return &failure{status: exitUnavailable, bare: true, text: fmt.Sprintf(
 		"No listener for port %d is active on node %s. Found listeners that use the following ports: %s",
@@ -108,36 +124,25 @@ func checkProtocolListener(c *call) error {
 	}
 	slices.Sort(protocols)
 	if protocols = slices.Compact(protocols); slices.Contains(protocols, protocol) {
-		return c.say("A listener for protocol %s is running on node %s.", protocol, o.Node)
+		return c.result(fmt.Sprintf("A listener for protocol %s is running on node %s.", protocol, o.Node), fields{"result": "ok", "node": o.Node, "protocol": protocol})
 	}
 	return failed(exitUnavailable, "No listener for protocol %s is active on node %s. Found listeners for the following protocols: %s",
 		protocol, o.Node, strings.Join(protocols, ", "))
 }
 
-func checkLocalAlarms(c *call) error {
+func checkVHosts(c *call) error {
 	node, err := c.nodeName()
 	if err != nil {
 		return err
 	}
-	c.announce("Asking node %s to report any local resource alarms ...", node)
-	switch ok, err := c.check("local-alarms"); {
-	case err != nil:
-		return err
-	case !ok:
-		return failed(exitUnavailable, "Node %s reported the following local alarms: memory or disk", node)
-	}
-	return c.say("Node %s reported no local alarms", node)
-}
-
-func checkVHosts(c *call) error {
+	c.announce("Checking if all vhosts are running on node %s ...", node)
 	switch ok, err := c.check("virtual-hosts"); {
 	case err != nil:
 		return err
 	case !ok:
 		return failed(exitUnavailable, "Some virtual hosts are down")
 	}
-	c.announce("Checking if all vhosts are running ...")
-	return c.say("All virtual hosts are running")
+	return c.result(fmt.Sprintf("Node %s reported all vhosts as running", node), passed)
 }
 
 // checkPorts connects to every listener, as a client on this machine would.
@@ -165,7 +170,7 @@ func checkPorts(c *call) error {
 		nc.Close()
 		ports = append(ports, port)
 	}
-	return c.say("Successfully connected to ports %s on node %s.", strings.Join(ports, ", "), o.Node)
+	return c.result(fmt.Sprintf("Successfully connected to ports %s on node %s.", strings.Join(ports, ", "), o.Node), passed)
 }
 
 // purposes says what a listener of a protocol is for.
@@ -174,14 +179,31 @@ var purposes = map[string]string{
 	"http/prometheus": "Prometheus exporter API over HTTP", "fire": "FireMQ protocol", "fire/ssl": "FireMQ protocol over TLS",
 }
 
-// listenerLines has a line for each listener, which begins with prefix.
-func listenerLines(prefix string, list []api.Listener) (lines []string) {
-	for _, l := range list {
+// listener is a listener as RabbitMQ's tools have it in JSON.
+type listener struct {
+	Node      string `json:"node"`
+	Port      int    `json:"port"`
+	Protocol  string `json:"protocol"`
+	Interface string `json:"interface"`
+	Purpose   string `json:"purpose"`
+}
+
+func listenersOf(list []api.Listener) []listener {
+	all := make([]listener, len(list))
+	for i, l := range list {
 		host := l.IPAddress
 		if strings.Contains(host, ":") {
 			host = "[" + host + "]"
 		}
-		lines = append(lines, fmt.Sprintf("%s: %s, port: %d, protocol: %s, purpose: %s", prefix, host, l.Port, l.Protocol, purposes[l.Protocol]))
+		all[i] = listener{l.Node, l.Port, l.Protocol, host, purposes[l.Protocol]}
+	}
+	return all
+}
+
+// listenerLines has a line for each listener, which begins with prefix.
+func listenerLines(prefix string, list []listener) (lines []string) {
+	for _, l := range list {
+		lines = append(lines, fmt.Sprintf("%s: %s, port: %d, protocol: %s, purpose: %s", prefix, l.Interface, l.Port, l.Protocol, l.Purpose))
 	}
 	return lines
 }
@@ -192,15 +214,8 @@ func showListeners(c *call) error {
 		return err
 	}
 	c.announce("Asking node %s to report its protocol listeners ...", o.Node)
-	if c.machine() {
-		return c.say("%s", compact(map[string]any{"listeners": o.Listeners}))
-	}
-	for _, l := range listenerLines("Interface", o.Listeners) {
-		if err := c.say("%s", l); err != nil {
-			return err
-		}
-	}
-	return nil
+	list := listenersOf(o.Listeners)
+	return c.result(strings.Join(listenerLines("Interface", list), "\n"), fields{"result": "ok", "node": o.Node, "listeners": list})
 }
 
 // number is a value of the API as a float, 0 if it is none.
@@ -210,13 +225,15 @@ func (o object) number(path string) float64 {
 }
 
 // gigabytes are as RabbitMQ prints them.
-func gigabytes(bytes float64) string {
-	s := strconv.FormatFloat(bytes/1e9, 'f', 4, 64)
-	s = strings.TrimRight(s, "0")
+func gigabytes(bytes float64) string { return decimal(bytes/1e9, 4) + " gb" }
+
+// decimal spells a number with so many places at most, and one at least.
+func decimal(f float64, places int) string {
+	s := strings.TrimRight(strconv.FormatFloat(f, 'f', places, 64), "0")
 	if strings.HasSuffix(s, ".") {
 		s += "0"
 	}
-	return s + " gb"
+	return s
 }
 
 func (o object) alarms() (list []string) {
@@ -251,28 +268,31 @@ func showStatus(c *call) error {
 	if err := c.get(api.Path("nodes", o.Node, "memory"), &memory); err != nil {
 		return err
 	}
+	serves, err := c.check("is-in-service")
+	if err != nil {
+		return err
+	}
 	uptime := int64(n.number("uptime")) / 1000
+	listeners := listenersOf(o.Listeners)
 	if c.machine() {
 		alarms := append([]string{}, n.alarms()...)
 		return c.say("%s", compact(map[string]any{
-			"pid": n.at("os_pid"), "uptime": uptime, "rabbitmq_version": o.RabbitMQVersion, "product_name": o.ProductName,
-			"product_version": o.ProductVersion, "alarms": alarms, "listeners": o.Listeners, "memory": memory.Memory,
+			"pid": n.number("os_pid"), "log_files": n.at("log_files"), "config_files": n.at("config_files"), "vm_memory_calculation_strategy": "rss", "uptime": uptime, "rabbitmq_version": o.RabbitMQVersion, "product_name": o.ProductName,
+			"product_version": o.ProductVersion, "alarms": alarms, "tags": []string{}, "listeners": listeners, "memory": memory.Memory,
 			"vm_memory_high_watermark_limit": n.at("mem_limit"), "disk_free": n.at("disk_free"), "disk_free_limit": n.at("disk_free_limit"),
 			"file_descriptors": map[string]any{"total_used": n.at("fd_used"), "total_limit": n.at("fd_total")},
 			"totals":           map[string]any{"connection_count": o.ObjectTotals.Connections, "queue_count": o.ObjectTotals.Queues, "virtual_host_count": len(vhosts)},
-			"active_plugins":   plugins, "data_directory": n.at("db_dir"), "is_under_maintenance": false,
+			"active_plugins":   plugins, "data_directory": n.at("db_dir"), "is_under_maintenance": !serves,
 		}))
 	}
-	c.section("Runtime", fmt.Sprintf("OS PID: %v", n.at("os_pid")), fmt.Sprintf("Uptime (seconds): %d", uptime), "Is under maintenance?: false",
+	c.section("Runtime", fmt.Sprintf("OS PID: %v", n.at("os_pid")), fmt.Sprintf("Uptime (seconds): %d", uptime), fmt.Sprintf("Is under maintenance?: %t", !serves),
 		"RabbitMQ version: "+o.RabbitMQVersion, fmt.Sprintf("Product: %s %s", o.ProductName, o.ProductVersion), "Node name: "+o.Node)
+	c.section("Plugins", "Enabled plugins:\n\n * "+strings.Join(plugins, "\n * "))
 	c.section("Data directory", fmt.Sprintf("Node data directory: %v", n.at("db_dir")))
 	c.section("Alarms", n.alarms()...)
 	lines := []string{"Total memory used: " + gigabytes(n.number("mem_used")), "Memory high watermark setting: " + gigabytes(n.number("mem_limit")), ""}
-	kinds := object(memory.Memory)
-	for _, k := range slices.Sorted(maps.Keys(kinds)) {
-		if bytes := kinds.number(k); bytes > 0 {
-			lines = append(lines, k+": "+gigabytes(bytes))
-		}
+	for _, k := range memoryKinds(memory.Memory) {
+		lines = append(lines, fmt.Sprintf("%s: %s (%s %%)", k.name, gigabytes(k.bytes), decimal(k.share, 2)))
 	}
 	c.section("Memory", lines...)
 	c.section("File Descriptors", fmt.Sprintf("Total: %v, limit: %v", n.at("fd_used"), n.at("fd_total")),
@@ -280,7 +300,7 @@ func showStatus(c *call) error {
 	c.section("Free Disk Space", "Low free disk space watermark: "+gigabytes(n.number("disk_free_limit")), "Free disk space: "+gigabytes(n.number("disk_free")))
 	c.section("Totals", fmt.Sprintf("Connection count: %d", o.ObjectTotals.Connections), fmt.Sprintf("Queue count: %d", o.ObjectTotals.Queues),
 		fmt.Sprintf("Virtual host count: %d", len(vhosts)))
-	c.section("Listeners", listenerLines("Interface", o.Listeners)...)
+	c.section("Listeners", listenerLines("Interface", listeners)...)
 	return nil
 }
 
@@ -293,7 +313,7 @@ func clusterStatus(c *call) error {
 	if c.machine() {
 		return c.say("%s", compact(map[string]any{
 			"cluster_name": o.ClusterName, "disk_nodes": []string{o.Node}, "ram_nodes": []string{}, "running_nodes": []string{o.Node},
-			"alarms": append([]string{}, n.alarms()...), "partitions": map[string]any{}, "listeners": map[string]any{o.Node: o.Listeners},
+			"alarms": append([]string{}, n.alarms()...), "partitions": map[string]any{}, "listeners": map[string]any{o.Node: listenersOf(o.Listeners)},
 			"versions":           map[string]any{o.Node: map[string]any{"rabbitmq_name": o.ProductName, "rabbitmq_version": o.RabbitMQVersion}},
 			"maintenance_status": map[string]any{o.Node: "not under maintenance"}, "feature_flags": []any{},
 		}))
@@ -305,7 +325,7 @@ func clusterStatus(c *call) error {
 	c.section("Maintenance status", fmt.Sprintf("Node: %s, status: not under maintenance", o.Node))
 	c.section("Alarms", n.alarms()...)
 	c.section("Network Partitions")
-	c.section("Listeners", listenerLines("Node: "+o.Node+", interface", o.Listeners)...)
+	c.section("Listeners", listenerLines("Node: "+o.Node+", interface", listenersOf(o.Listeners))...)
 	c.section("Feature flags")
 	return nil
 }
@@ -330,19 +350,13 @@ func nodeHealthCheck(c *call) error {
 // awaitStartup waits until clients can connect. The pid file of "wait" is not looked at: who can reach the API
 // knows more than a file.
 func awaitStartup(c *call) error {
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
-	for {
+	return c.until(func() (bool, error) {
 		ok, err := c.check("ready-to-serve-clients")
-		if ok || status(err) != 0 {
-			return err
+		if status(err) == 0 { // not there yet
+			err = nil
 		}
-		select {
-		case <-tick.C:
-		case <-c.ctx.Done():
-			return c.ctx.Err()
-		}
-	}
+		return ok, err
+	})
 }
 
 func awaitNodes(c *call) error {
@@ -353,7 +367,9 @@ func awaitNodes(c *call) error {
 	if n > 1 {
 		return failed(exitUnavailable, "FireMQ is a single node: %d will never be online", n)
 	}
-	c.announce("Will wait for at least %d nodes to join the cluster.", n)
+	node, _ := c.nodeName() // it may not be there yet
+	c.announce("Will wait for at least %d nodes to join the cluster of %s. Timeout: %s seconds.",
+		n, cmp.Or(node, c.options["node"], "the broker"), cmp.Or(c.options["timeout"], "300"))
 	return awaitStartup(c)
 }
 
@@ -383,84 +399,12 @@ func stop(c *call) error {
 	if err := c.act("Stopping and halting node %s ...", "stop"); err != nil {
 		return err
 	}
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
 	var d net.Dialer
-	for {
+	return c.until(func() (bool, error) {
 		nc, err := d.DialContext(c.ctx, "tcp", c.address())
-		if err != nil && c.ctx.Err() == nil {
-			return nil
-		}
 		if err == nil {
 			nc.Close()
 		}
-		select {
-		case <-tick.C:
-		case <-c.ctx.Done():
-			return c.ctx.Err()
-		}
-	}
-}
-
-// plugins are those of RabbitMQ whose work FireMQ does itself.
-var plugins = []string{
-	"rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_prometheus",
-}
-
-func listPlugins(c *call) error {
-	pattern := ".*"
-	if len(c.args) > 0 {
-		pattern = c.args[0]
-	}
-	re, err := regexp.Compile(pattern)
-	if err != nil {
-		return c.badArguments("Bad argument: %s", err)
-	}
-	o, _, err := c.node()
-	if err != nil {
-		return err
-	}
-	c.announce("Listing plugins with pattern %q ...", pattern)
-	minimal := c.has("minimal")
-	if !minimal && !c.has("quiet") && !c.has("silent") {
-		c.announce(" Configured: E = explicitly enabled; e = implicitly enabled\n | Status: * = running on %s\n |/", o.Node)
-	}
-	width := len(slices.MaxFunc(plugins, func(a, b string) int { return len(a) - len(b) }))
-	for _, p := range plugins {
-		switch {
-		case !re.MatchString(p):
-		case minimal:
-			c.say("%s", p)
-		default:
-			c.say("[E*] %-*s %s", width, p, o.RabbitMQVersion)
-		}
-	}
-	return nil
-}
-
-func pluginsEnabled(c *call) error {
-	node, err := c.nodeName()
-	if err != nil {
-		return err
-	}
-	c.announce("Asking node %s if plugin %s is enabled...", node, strings.Join(c.args, ", "))
-	for _, p := range c.args {
-		if !slices.Contains(plugins, p) {
-			return failed(exitUnavailable, "Plugin %s is not enabled on node %s", p, node)
-		}
-	}
-	if len(c.args) == 1 {
-		return c.say("Plugin %s is enabled on node %s", c.args[0], node)
-	}
-	return c.say("Plugins %s are enabled on node %s", strings.Join(c.args, ", "), node)
-}
-
-// enablePlugins does nothing for what is there anyway, and refuses the rest.
-func enablePlugins(c *call) error {
-	for _, p := range c.args {
-		if !slices.Contains(plugins, p) {
-			return failed(exitUnavailable, "FireMQ has no plugin %s: there are %s", p, strings.Join(plugins, ", "))
-		}
-	}
-	return c.say("Plugin configuration unchanged.")
+		return err != nil && c.ctx.Err() == nil, nil
+	})
 }

@@ -1,6 +1,6 @@
 // Package rabbitmqctl answers: the command lines of RabbitMQ's tools, over FireMQ's HTTP API.
 //
-// Scripts and client test suites call rabbitmqctl, rabbitmq-diagnostics and rabbitmq-plugins, read what they
+// Scripts and client test suites call rabbitmqctl, rabbitmq-diagnostics and the others, read what they
 // print and look at the exit status. Both are RabbitMQ's here: the line that says what is done, tab separated
 // columns in their order, terms spelt as Erlang does, the statuses of sysexits.h. commands.go has the table of
 // commands, lists.go those that print columns, format.go the formatters. docs/rabbitmqctl.md says what differs.
@@ -25,6 +25,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/firemq/firemq/internal/misspelt"
 	"github.com/firemq/firemq/mgmt/api"
 )
 
@@ -33,10 +34,12 @@ const (
 	Ctl         = "rabbitmqctl"
 	Diagnostics = "rabbitmq-diagnostics"
 	Plugins     = "rabbitmq-plugins"
+	Queues      = "rabbitmq-queues"
+	Upgrade     = "rabbitmq-upgrade"
 )
 
 // Tools are the tools' names.
-var Tools = []string{Ctl, Diagnostics, Plugins}
+var Tools = []string{Ctl, Diagnostics, Plugins, Queues, Upgrade}
 
 // Exit statuses, of sysexits.h as RabbitMQ's tools use it.
 const (
@@ -87,6 +90,7 @@ type call struct {
 	url     string
 	user    string
 	pass    string
+	said    bool // something was printed, but for what announces it
 }
 
 // defaultTimeout bounds a call without --timeout; RabbitMQ waits for ever with most commands, and scripts hang.
@@ -120,7 +124,10 @@ func Run(ctx context.Context, t Terminal, tool string, line []string) int {
 			var cancel context.CancelFunc
 			c.ctx, cancel = context.WithTimeout(ctx, limit)
 			defer cancel()
-			if err = c.command.run(c); errors.Is(err, context.DeadlineExceeded) {
+			if err = c.command.run(c); err == nil {
+				err = c.acknowledge()
+			}
+			if errors.Is(err, context.DeadlineExceeded) {
 				err = failed(exitTimeout, "operation %s timed out. Timeout value used: %d", c.command.name, limit.Milliseconds())
 			}
 		}
@@ -167,6 +174,7 @@ var options = func() map[string]struct {
 	for _, name := range []string{
 		"formatter", "priority", "apply-to", "description", "tags", "default-queue-type", "user", "per-connection-delay", "limit",
 		"format", "erlang-cookie", "script-name", "address", "mnesia-dir", "quorum-dir", "data-dir", "rabbitmq-home", "unit", "printer", "pid",
+		"within", "queue-timeout", "vhost-pattern", "queue-pattern",
 	} {
 		add(true, name)
 	}
@@ -179,7 +187,7 @@ var options = func() map[string]struct {
 	add(false, "minimal", "m")
 	for _, name := range []string{
 		"no-table-headers", "table-headers", "global", "online", "offline", "local", "dry-run", "verbose", "print-stacktrace", "opt-in",
-		"skip-if-unchanged", "pre-hashed-password", "hide-stdout", "all", "help",
+		"skip-if-unchanged", "pre-hashed-password", "hide-stdout", "all", "help", "used", "list-commands",
 	} {
 		add(false, name)
 	}
@@ -250,6 +258,13 @@ func (c *call) badArguments(format string, args ...any) error {
 		fmt.Sprintf(format, args...), strings.Join(c.line, " "), c.command.usage(c.tool))
 }
 
+// badArgument is likewise about one that cannot be.
+func (c *call) badArgument(format string, args ...any) error {
+	err := c.badArguments("Bad argument: "+format, args...).(*failure)
+	err.status = exitData
+	return err
+}
+
 func (c *call) has(option string) bool {
 	_, ok := c.options[option]
 	return ok
@@ -257,16 +272,25 @@ func (c *call) has(option string) bool {
 
 func (c *call) vhost() string { return cmp.Or(c.options["vhost"], "/") }
 
-// find gives a tool's command. rabbitmqctl and rabbitmq-diagnostics have each other's, as far as scripts mix
-// them up.
+// find gives a tool's command. All tools but rabbitmq-plugins have each other's, as scripts mix them up.
 func (c *call) find(name string) *command {
 	for i := range commands {
-		k := &commands[i]
-		if k.name == name && (k.tool == Plugins) == (c.tool == Plugins) {
+		if k := &commands[i]; k.name == name && (k.tool == Plugins) == (c.tool == Plugins) {
 			return k
 		}
 	}
 	return nil
+}
+
+// Commands are the names of a tool's commands, in order.
+func Commands(tool string) (names []string) {
+	for i := range commands {
+		if k := &commands[i]; (k.tool == Plugins) == (tool == Plugins) {
+			names = append(names, k.name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // announce says what is about to be done, but not to programs.
@@ -276,8 +300,21 @@ func (c *call) announce(format string, args ...any) {
 	}
 }
 
+// acknowledge ends a command that has printed nothing: programs that asked for JSON get some.
+func (c *call) acknowledge() error {
+	if c.said || !c.json() {
+		return nil
+	}
+	f := fields{"result": "ok"}
+	if node, err := c.nodeName(); err == nil { // it may be stopped
+		f["node"] = node
+	}
+	return c.result("", f)
+}
+
 // say prints a result.
 func (c *call) say(format string, args ...any) error {
+	c.said = true
 	_, err := fmt.Fprintf(c.t.Out, format+"\n", args...)
 	return err
 }
@@ -439,24 +476,18 @@ func (c *call) helpText() string {
 	return b.String()
 }
 
-// didYouMean names the commands that begin as the unknown one does.
+// didYouMean names the command that the unknown one is most like.
 func (c *call) didYouMean(name string) string {
-	var near []string
-	for i := range commands {
-		k := &commands[i]
-		if c.find(k.name) == k && len(name) > 3 && strings.HasPrefix(k.name, name[:len(name)-1]) {
-			near = append(near, k.name)
-		}
+	if meant, ok := misspelt.Meant(name, Commands(c.tool)); ok {
+		return "Did you mean '" + meant + "'?"
 	}
-	if near == nil {
-		return fmt.Sprintf("See '%s help'", c.tool)
-	}
-	return "Did you mean '" + strings.Join(near, "' or '") + "'?"
+	return fmt.Sprintf("See '%s help'", c.tool)
 }
 
 // writeFile writes what holds password hashes.
 func (c *call) writeFile(name string, p []byte) error {
 	if name == "-" {
+		c.said = true
 		_, err := c.t.Out.Write(p)
 		return err
 	}

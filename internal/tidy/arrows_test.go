@@ -13,9 +13,10 @@ var arrows = map[string][]string{
 	"internal/prefetch": {},
 	"internal/vfs":      {},
 	"internal/tidy":     {},
+	"internal/misspelt": {},
 
 	// RabbitMQ's command lines.
-	"internal/rabbitmqctl": {"mgmt/api"},
+	"internal/rabbitmqctl": {"broker/auth", "internal/misspelt", "mgmt/api"},
 
 	// What clients and the broker have in common of transports.
 	"internal/websocket": {},
@@ -50,7 +51,7 @@ var arrows = map[string][]string{
 	"mgmt/api": {},
 	"tracing":  {"broker"},
 	"server": {
-		"broker", "broker/definitions", "broker/message", "frames/amqp", "frames/fmq1", "internal/vfs",
+		"broker", "broker/definitions", "broker/message", "frames/amqp", "frames/fmq1", "internal/misspelt", "internal/vfs",
 		"loop", "mgmt", "session", "session/amqp", "session/fmq1", "tracing",
 	},
 	"": {"server"}, // package firemq
@@ -61,7 +62,7 @@ var arrows = map[string][]string{
 	"bench/plot":    {},
 	"bench/compare": {"bench", "bench/plot"},
 	"bench/profile": {"bench", "server"},
-	"cmd/firemq":    {"bench", "bench/plot", "internal/rabbitmqctl", "mgmt/api", "sdk/go", "server"},
+	"cmd/firemq":    {"bench", "bench/plot", "internal/misspelt", "internal/rabbitmqctl", "mgmt/api", "sdk/go", "server"},
 
 	// What checks clients.
 	"conformance":            {"frames/fmq1", "internal/websocket"},

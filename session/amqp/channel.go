@@ -328,7 +328,11 @@ func (ch *channel) args(src []byte, id amqp.MethodID) (table.Table, bool) {
 	return ch.s.decodeTable(src, id)
 }
 
-// name makes a string of a queue's or exchange's name. RabbitMQ drops CR and LF from it.
+// verbatim makes a string of a name that only says which queue is meant.
+func verbatim(b []byte) string { return string(b) }
+
+// name makes a string of the name of a queue or exchange that is declared, deleted or bound. RabbitMQ drops CR and LF
+// from it.
 func name(b []byte) string {
 	if bytes.ContainsAny(b, "\r\n") {
 		b = bytes.Map(func(r rune) rune {
@@ -341,11 +345,11 @@ func name(b []byte) string {
 	return string(b)
 }
 
-// queueName is name for a method where an empty one means the last queue declared on the channel;
-// false: there is none, and the channel is closed.
-func (ch *channel) queueName(b []byte, id amqp.MethodID) (string, bool) {
+// queueName is spell, which is name or verbatim, for a method where an empty one means the last queue declared on
+// the channel; false: there is none, and the channel is closed.
+func (ch *channel) queueName(b []byte, spell func([]byte) string, id amqp.MethodID) (string, bool) {
 	if len(b) > 0 {
-		return name(b), true
+		return spell(b), true
 	}
 	if ch.queue == "" {
 		ch.fail(amqp.CodeNotFound, "no previously declared queue", id)

@@ -48,6 +48,8 @@ type Options struct {
 	ClusterName string
 	Version     string
 
+	Pauses *session.Pauses // counts why connections were paused; nil: nobody asks
+
 	Log *slog.Logger // nil: discarded
 }
 
@@ -170,7 +172,7 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 	s := &Session{out: o, b: b, opt: opt.withDefaults(), frameMax: preTuneFrameMax}
 	s.log = s.opt.Log
 	s.peer = peer{Outbox: o, s: s}
-	s.peer.reading.Of(o, uint32(broker.PauseAlarm), uint32(broker.PausePublish))
+	s.peer.reading.Of(o, uint32(broker.PauseAlarm), uint32(broker.PausePublish), s.opt.Pauses)
 	s.info = broker.ConnInfo{
 		Protocol: "AMQP 0-9-1",
 		Name:     o.RemoteAddr().String() + " -> " + o.LocalAddr().String(),
@@ -587,7 +589,7 @@ func lowOn(r broker.Reason) string {
 	case broker.PauseDisk:
 		return "low on disk"
 	}
-	return "low on memory & disk"
+	return "low on disk & memory"
 }
 
 // Resume takes reasons of Pause back; the client is told when no alarm is left, and what waited is looked at.

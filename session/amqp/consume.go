@@ -36,7 +36,7 @@ func (ch *channel) consume(args []byte) {
 	if !ok {
 		return
 	}
-	queue, ok := ch.queueName(m.Queue, m.ID())
+	queue, ok := ch.queueName(m.Queue, verbatim, m.ID())
 	if !ok {
 		return
 	}
@@ -71,7 +71,7 @@ func (ch *channel) get(args []byte) {
 	if !ch.s.decode(&m, args) {
 		return
 	}
-	queue, ok := ch.queueName(m.Queue, m.ID())
+	queue, ok := ch.queueName(m.Queue, verbatim, m.ID())
 	if !ok {
 		return
 	}

@@ -105,7 +105,7 @@ func (ch *channel) queueBind(args []byte) {
 	if !ok {
 		return
 	}
-	queue, ok := ch.queueName(m.Queue, m.ID())
+	queue, ok := ch.queueName(m.Queue, name, m.ID())
 	if !ok || !ch.settled(m.ID()) {
 		return
 	}
@@ -124,7 +124,7 @@ func (ch *channel) queueUnbind(args []byte) {
 	if !ok {
 		return
 	}
-	queue, ok := ch.queueName(m.Queue, m.ID())
+	queue, ok := ch.queueName(m.Queue, name, m.ID())
 	if !ok || !ch.settled(m.ID()) {
 		return
 	}
@@ -139,7 +139,7 @@ func (ch *channel) queuePurge(args []byte) {
 	if !ch.s.decode(&m, args) {
 		return
 	}
-	queue, ok := ch.queueName(m.Queue, m.ID())
+	queue, ok := ch.queueName(m.Queue, verbatim, m.ID())
 	if !ok || !ch.settled(m.ID()) {
 		return
 	}
@@ -154,7 +154,7 @@ func (ch *channel) queueDelete(args []byte) {
 	if !ch.s.decode(&m, args) {
 		return
 	}
-	queue, ok := ch.queueName(m.Queue, m.ID())
+	queue, ok := ch.queueName(m.Queue, name, m.ID())
 	if !ok || !ch.settled(m.ID()) {
 		return
 	}

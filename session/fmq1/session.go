@@ -38,6 +38,8 @@ type Options struct {
 	// empty: "/".
 	VHost string
 
+	Pauses *session.Pauses // counts why connections were paused; nil: nobody asks
+
 	Log *slog.Logger // nil: discarded
 }
 
@@ -148,7 +150,7 @@ func New(o session.Outbox, b *broker.Broker, opt Options) *Session {
 		opt.Now = func() int64 { return time.Now().UnixNano() }
 	}
 	s := &Session{o: o, b: b, opt: opt, subs: map[uint64]*broker.Consumer{}}
-	s.reading.Of(o, uint32(broker.PauseAlarm|pauseThrottle), uint32(broker.PausePublish|pauseThrottle))
+	s.reading.Of(o, uint32(broker.PauseAlarm|pauseThrottle), uint32(broker.PausePublish|pauseThrottle), s.opt.Pauses)
 	if opt.Framed {
 		s.state = atHello
 	}

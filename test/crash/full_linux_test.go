@@ -2,6 +2,7 @@ package crash
 
 import (
 	"encoding/binary"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -29,6 +30,82 @@ func TestSmallDisk(t *testing.T) {
 			t.Errorf("%s: said %t, want %t\n%s", size, got, want, b.Output())
 		}
 		b.Stop(t)
+	}
+}
+
+// TestStopOnAFullDisk: what no disk can take holds up no shutdown. It says what could not be written, and the next start,
+// with room again, has all that was confirmed.
+func TestStopOnAFullDisk(t *testing.T) {
+	dir := smallDisk(t, "100m")
+	// Without syncs the journal's file is not made ahead of its need.
+	o := brokertest.Options{Data: dir + "/data", Flags: []string{"--disk-free-limit", "0", "--fsync=false"}}
+	b := brokertest.Start(t, o)
+	conn, err := amqp.Dial(b.AMQPURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ch.QueueDeclare("kept", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	c, err := ch.PublishWithDeferredConfirm("", "kept", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("kept")})
+	if err != nil || !c.Wait() {
+		t.Fatal("not confirmed", err)
+	}
+	fill := dir + "/fill"
+	f, err := os.Create(fill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for zeros := make([]byte, 4<<10); err == nil; {
+		_, err = f.Write(zeros)
+	}
+	f.Close()
+	if err := ch.Publish("", "kept", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: make([]byte, 100_000)}); err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Eventually(t, time.Minute, "the journal to stall", func() bool { return strings.Contains(b.Output(), "journal stalled") })
+	// Its answer waits for the disk, and so does what saves it.
+	other, err := amqp.Dial(b.AMQPURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	och, err := other.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := och.QueueDeclare("lost", true, false, false, true, nil); err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Eventually(t, time.Minute, "the declaration", func() bool {
+		_, err := och.QueueInspect("none")
+		return err != nil
+	})
+	syscall.Kill(b.Pid(), syscall.SIGTERM)
+	b.Fails(t, 30*time.Second)
+	if !strings.Contains(b.Output(), "the shutdown could not write everything") {
+		t.Errorf("it does not say what it could not write:\n%s", b.Output())
+	}
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	b = brokertest.Start(t, o)
+	defer b.Stop(t)
+	if conn, err = amqp.Dial(b.AMQPURL); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if ch, err = conn.Channel(); err != nil {
+		t.Fatal(err)
+	}
+	if d, ok, err := ch.Get("kept", true); err != nil || !ok || string(d.Body) != "kept" {
+		t.Fatalf("got %.10q, %t, %v", d.Body, ok, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -29,6 +30,7 @@ import (
 // side is one of the two brokers as a script needs it. Any goroutine.
 type side interface {
 	addr() string
+	api() string
 	// putUser makes a user with password "pw" or replaces its tags.
 	putUser(name, tags string) error
 	deleteUser(name string)
@@ -40,6 +42,7 @@ type side interface {
 	setVHostLimit(vhost, limit string, n int) error // negative: none
 	setUserLimit(user, limit string, n int) error
 	setTracing(vhost string, on bool) error
+	setAlarms(memory, disk bool) error // and waits for them
 }
 
 // policyDef is a policy, or an operator policy.
@@ -52,14 +55,16 @@ type policyDef struct {
 
 // rabbit is a RabbitMQ node.
 type rabbit struct {
-	name      string // of the node
-	amqp, api string
-	dir       string    // "": not ours
-	cmd       *exec.Cmd // the group leader of all its processes
-	epmd      string    // the port of its epmd
-	exited    chan error
-	output    bytes.Buffer // of cmd, once exited
-	tracing   sync.Mutex   // held while the tracing of a vhost changes
+	name    string // of the node
+	amqp    string
+	http    string
+	dir     string    // "": not ours
+	cmd     *exec.Cmd // the group leader of all its processes
+	epmd    string    // the port of its epmd
+	exited  chan error
+	output  bytes.Buffer // of cmd, once exited
+	tracing sync.Mutex   // held while the tracing of a vhost changes
+	low     [2]bool      // on memory and disk, see setAlarms
 }
 
 const (
@@ -72,7 +77,7 @@ const (
 func startRabbit(environment string) (r *rabbit, skip string, err error) {
 	if *rabbitFlag != "" {
 		amqp, api, _ := strings.Cut(*rabbitFlag, ",")
-		r = &rabbit{amqp: amqp, api: api}
+		r = &rabbit{amqp: amqp, http: api}
 		return r, "", r.prepare()
 	}
 	if _, err := os.Stat(rabbitServer); err != nil {
@@ -88,7 +93,7 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 	}
 	r = &rabbit{
 		name: "oracle" + ports[0] + "@localhost",
-		amqp: "127.0.0.1:" + ports[0], api: "127.0.0.1:" + ports[1], epmd: ports[3],
+		amqp: "127.0.0.1:" + ports[0], http: "127.0.0.1:" + ports[1], epmd: ports[3],
 		dir: dir, exited: make(chan error, 1),
 	}
 	config := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n", r.amqp, ports[1])
@@ -198,35 +203,65 @@ func (r *rabbit) stop() error {
 }
 
 func (r *rabbit) addr() string { return r.amqp }
+func (r *rabbit) api() string  { return r.http }
 
 func (r *rabbit) call(method, path string, body any) error {
+	_, err := call(r.http, method, path, body, nil)
+	return err
+}
+
+// call makes a request of the API at addr. An answer of 300 and more is an error.
+func call(addr, method, path string, body any, header http.Header) (answer []byte, err error) {
 	var payload io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		payload = bytes.NewReader(b)
 	}
-	req, err := http.NewRequest(method, "http://"+r.api+path, payload)
+	req, err := http.NewRequest(method, "http://"+addr+path, payload)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	maps.Copy(req.Header, header)
 	req.SetBasicAuth("guest", "guest")
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
+	if answer, err = io.ReadAll(resp.Body); err == nil && resp.StatusCode >= 300 {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
 	}
-	if resp.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	return answer, err
+}
+
+// kick has the broker with that API close the connection that comes from a port, as soon as the API knows it, for a
+// reason if that is not "".
+func kick(api, port, reason string) error {
+	header := make(http.Header)
+	if reason != "" {
+		header.Set("X-Reason", reason)
 	}
-	return nil
+	for deadline := time.Now().Add(awaitLimit); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
+		answer, err := call(api, "GET", "/api/connections", nil, nil)
+		if err != nil {
+			return err
+		}
+		var list []struct{ Name string }
+		if err := json.Unmarshal(answer, &list); err != nil {
+			return err
+		}
+		for _, c := range list {
+			if strings.Contains(c.Name, ":"+port+" -> ") {
+				_, err := call(api, "DELETE", "/api/connections/"+url.PathEscape(c.Name), nil, header)
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("no connection from port %s is listed", port)
 }
 
 func (r *rabbit) putUser(name, tags string) error {
@@ -289,6 +324,33 @@ func (r *rabbit) setLimit(path string, n int) error {
 	return r.call("PUT", path, map[string]int{"value": n})
 }
 
+func (r *rabbit) setAlarms(memory, disk bool) error {
+	limits := [2][2][]string{ // all is well, and low
+		{{"set_vm_memory_high_watermark", "0.4"}, {"set_vm_memory_high_watermark", "0"}},
+		{{"set_disk_free_limit", "50000000"}, {"set_disk_free_limit", "9000000GB"}},
+	}
+	for i, low := range [2]bool{memory, disk} {
+		if low == r.low[i] {
+			continue
+		}
+		args := limits[i][0]
+		if low {
+			args = limits[i][1]
+		}
+		p, err := r.ctl(context.Background(), args)
+		if err != nil || p.status != 0 {
+			return fmt.Errorf("%q: status %d, %s%s %w", args, p.status, p.out, p.errors, err)
+		}
+		r.low[i] = low
+	}
+	for deadline := time.Now().Add(awaitLimit); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
+		if err := r.call("GET", "/api/health/checks/alarms", nil); (err != nil) == (memory || disk) {
+			return nil
+		}
+	}
+	return errors.New("the alarms do not change")
+}
+
 // fire is a FireMQ in this process, with a journal on disk.
 type fire struct {
 	s   *server.Server
@@ -329,6 +391,7 @@ func (f *fire) stop() error {
 }
 
 func (f *fire) addr() string { return f.s.AMQPAddr().String() }
+func (f *fire) api() string  { return f.s.HTTPAddr().String() }
 
 func (f *fire) putUser(name, tags string) error {
 	users := f.s.Broker().Users()
@@ -339,7 +402,7 @@ func (f *fire) putUser(name, tags string) error {
 	return err
 }
 
-func (f *fire) deleteUser(name string) { f.s.Broker().Users().DeleteUser(name) }
+func (f *fire) deleteUser(name string) { f.s.Broker().DeleteUser(name) }
 
 func (f *fire) setPermissions(user, vhost, configure, write, read string) error {
 	_, err := f.s.Broker().Users().SetPermissions(auth.Permission{User: user, VHost: vhost, Configure: configure, Write: write, Read: read})
@@ -378,6 +441,31 @@ func (f *fire) setUserLimit(user, limit string, n int) error {
 
 func (f *fire) setTracing(vhost string, on bool) error {
 	return plain(f.s.Broker().ChangeVHostMeta(vhost, func(m *broker.VHostMeta) { m.Tracing = on }))
+}
+
+func (f *fire) setAlarms(memory, disk bool) error {
+	var err error
+	if memory {
+		err = f.s.SetMemoryLimit("", 0)
+	} else {
+		err = f.s.SetMemoryLimit("0", 0)
+	}
+	if err != nil {
+		return err
+	}
+	free := "0"
+	if disk {
+		free = "9000000GB"
+	}
+	if err := f.s.SetDiskFreeLimit(free, 0); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(awaitLimit); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
+		if r := f.s.Resources(); r.MemoryAlarm == memory && r.DiskAlarm == disk {
+			return nil
+		}
+	}
+	return errors.New("the alarms do not change")
 }
 
 func plain(e *broker.Error) error {

@@ -49,7 +49,7 @@ func TestHTTP(t *testing.T) {
 		}
 		method, rest, _ := strings.Cut(line, " ")
 		path, body, _ := strings.Cut(rest, " ")
-		status, want, header := request(t, b.rabbit.api, method, path, body)
+		status, want, header := request(t, b.rabbit.http, method, path, body)
 		gotStatus, got, gotHeader := request(t, b.fire.s.HTTPAddr().String(), method, path, body)
 		var faults []string
 		if status != gotStatus {
@@ -70,7 +70,7 @@ func TestHTTP(t *testing.T) {
 
 // differences is the file of what may differ from this version: that of Debian, or 4 and later.
 func (r *rabbit) differences(t *testing.T) string {
-	_, p, _ := request(t, r.api, "GET", "/overview", "")
+	_, p, _ := request(t, r.http, "GET", "/overview", "")
 	var o struct {
 		Version string `json:"rabbitmq_version"`
 	}

@@ -18,6 +18,9 @@ import (
 	"github.com/firemq/firemq/frames/table"
 )
 
+// neverExpires is a lease that fences may renew.
+var neverExpires = fmt.Sprintf("x-expires=I%d", aLongTime)
+
 const (
 	// fenceChannel is where a connection's fences declare queues; what comes on it is not compared.
 	fenceChannel = 2000
@@ -38,6 +41,9 @@ type player struct {
 	policies []policyDef
 	limits   []string // of the vhost
 	traced   bool
+	alarmed  bool
+
+	canary *player // see fenceLog
 
 	// Owned by the goroutine that plays the steps.
 	conns  map[string]*client
@@ -275,6 +281,13 @@ func (p *player) play(s *step) error {
 			return err
 		}
 		return p.side.setPermissions(name, p.vhost, f["configure"], f["write"], f["read"])
+	case "unuser":
+		f, _ := fields(s.arg)
+		p.side.deleteUser(f["name"])
+		return nil
+	case "alarm":
+		p.alarmed = s.arg != "off"
+		return p.side.setAlarms(strings.Contains(s.arg, "memory"), strings.Contains(s.arg, "disk"))
 	case "revoke":
 		f, _ := fields(s.arg)
 		return p.side.clearPermissions(f["name"], p.vhost)
@@ -294,8 +307,12 @@ func (p *player) play(s *step) error {
 		if d.definition, err = parseTable(f["definition"]); err != nil {
 			return err
 		}
+		if err := p.side.putPolicy(p.vhost, d); err != nil {
+			p.note("a", 0, "the policy is refused")
+			return nil
+		}
 		p.policies = append(p.policies, d)
-		return p.side.putPolicy(p.vhost, d)
+		return nil
 	case "limit":
 		f, _ := fields(s.arg)
 		n, err := strconv.Atoi(f["value"])
@@ -344,6 +361,9 @@ func (p *player) play(s *step) error {
 	case "nofence":
 		c.noFence = true
 		return nil
+	case "kick":
+		_, port, _ := net.SplitHostPort(c.nc.LocalAddr().String())
+		return kick(p.side.api(), port, s.arg)
 	case "await":
 		want, _ := strconv.Unquote(s.arg)
 		found := p.wait(awaitLimit, func() bool {
@@ -445,7 +465,7 @@ func (p *player) send(c *client, ch uint16, line string) error {
 			return err
 		}
 	}
-	if m := declaresQueue.FindStringSubmatch(line); m != nil && !strings.Contains(line, "x-expires") {
+	if m := declaresQueue.FindStringSubmatch(line); m != nil && (!strings.Contains(line, "x-expires") || strings.Contains(line, neverExpires)) {
 		name, _ := strconv.Unquote(`"` + m[1] + `"`)
 		if !slices.Contains(p.queues, name) {
 			p.queues = append(p.queues, name)
@@ -492,6 +512,16 @@ func sorted(f amqp.Frame, random bool) amqp.Frame {
 		return f
 	}
 	props.Headers = plainDeaths(props.Headers, random)
+	if random {
+		// RabbitMQ 3.10 has it on the first delivery too, see differences.txt.
+		props.Headers = slices.DeleteFunc(props.Headers, func(f table.Field) bool {
+			n, ok := f.Value.AsInt()
+			return f.Name == "x-delivery-count" && ok && n == 0
+		})
+		if len(props.Headers) == 0 {
+			props.Has &^= table.HasHeaders
+		}
+	}
 	if copied, ok := props.Headers.Get("properties"); ok { // by the firehose
 		if h, ok := copied.Table.Get("headers"); ok {
 			copied.Table.Set("headers", table.TableValue(plainDeaths(h.Table, random)))
@@ -878,9 +908,53 @@ func (p *player) settle() {
 	for range 2 {
 		if len(p.queues) > 0 {
 			p.fenceQueues()
+			if p.canary != nil {
+				p.fenceLog()
+				p.fenceQueues()
+			}
 		}
 		p.fenceChannels()
 	}
+}
+
+// fenceLog waits until RabbitMQ has written what it appended to the log of its quorum queues: a queue answers a passive
+// declare before it has carried out what came before. The log is one for all of them, and a publish to another quorum
+// queue that is confirmed says how far it is written.
+func (p *player) fenceLog() {
+	c := p.canary.conns["y"]
+	p.canary.mu.Lock()
+	mark := len(c.awaited)
+	p.canary.mu.Unlock()
+	if err := p.canary.send(c, 1, `publish routing-key="canary" "x"`); err != nil {
+		panic("BUG: the canary is no publish: " + err.Error())
+	}
+	if !p.canary.wait(answerLimit, func() bool { return len(c.awaited) > mark || c.closed }) {
+		p.note("y", 1, "the log does not answer")
+	}
+	p.canary.take()
+}
+
+// keepCanary makes the connection for fenceLog, if this is RabbitMQ and the script made up with a quorum queue.
+func (p *player) keepCanary() error {
+	if _, ok := p.side.(*rabbit); !ok || !p.script.random || !strings.Contains(p.script.String(), `x-queue-type=S"quorum"`) {
+		return nil
+	}
+	canary := newPlayer(p.side, p.vhost, &script{})
+	c, err := canary.open("y", map[string]string{"vhost": "/"})
+	if err != nil {
+		return err
+	}
+	for _, line := range []string{`queue.declare queue="canary" durable arguments={x-queue-type=S"quorum" x-max-length=I1}`, "confirm.select"} {
+		if err := canary.send(c, 1, line); err != nil {
+			return err
+		}
+	}
+	canary.fenceChannels()
+	if answer := strings.Join(canary.take(), "\n"); !strings.Contains(answer, "confirm.select-ok") {
+		return fmt.Errorf("the canary is not kept: %s", answer)
+	}
+	p.canary = canary
+	return nil
 }
 
 // fenceChannels has every open channel answer.
@@ -1010,6 +1084,11 @@ func (p *player) ask(c *client, queues []string) (n int, otherwise string) {
 
 // end closes the script's connections and removes what it declared.
 func (p *player) end() error {
+	if p.canary != nil {
+		if err := p.canary.end(); err != nil {
+			return err
+		}
+	}
 	for _, c := range p.conns {
 		p.mu.Lock()
 		live := c.opened && !c.closed && !c.closing
@@ -1032,6 +1111,9 @@ func (p *player) end() error {
 	}
 	if p.traced {
 		p.side.setTracing(p.vhost, false)
+	}
+	if p.alarmed {
+		p.side.setAlarms(false, false)
 	}
 	err := p.clean()
 	for _, u := range p.users {

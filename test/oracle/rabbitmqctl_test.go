@@ -29,9 +29,8 @@ type printed struct {
 const ctlLimit = time.Minute
 
 // ctl runs RabbitMQ's own rabbitmqctl.
-func (r *rabbit) ctl(t *testing.T, args []string) printed {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), ctlLimit)
+func (r *rabbit) ctl(ctx context.Context, args []string) (printed, error) {
+	ctx, cancel := context.WithTimeout(ctx, ctlLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(rabbitServer), "rabbitmqctl"), append([]string{"-n", r.name}, args...)...)
 	cmd.Env, cmd.Dir = r.cmd.Env, r.dir
@@ -39,9 +38,9 @@ func (r *rabbit) ctl(t *testing.T, args []string) printed {
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
-		t.Fatal(err)
+		return printed{}, err
 	}
-	return printed{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+	return printed{cmd.ProcessState.ExitCode(), out.String(), errs.String()}, nil
 }
 
 // ctl runs ours.
@@ -129,7 +128,7 @@ func TestRabbitmqctl(t *testing.T) {
 		}
 		if method, rest, _ := strings.Cut(line, " "); method == "PUT" || method == "POST" {
 			path, body, _ := strings.Cut(rest, " ")
-			for _, addr := range []string{b.rabbit.api, b.fire.s.HTTPAddr().String()} {
+			for _, addr := range []string{b.rabbit.http, b.fire.s.HTTPAddr().String()} {
 				if status, answer, _ := request(t, addr, method, path, body); status >= 300 {
 					t.Fatalf("line %d: %d %s", n+1, status, answer)
 				}
@@ -137,7 +136,11 @@ func TestRabbitmqctl(t *testing.T) {
 			continue
 		}
 		line, statusOnly := strings.CutPrefix(line, "~ ")
-		want, got := b.rabbit.ctl(t, words(line)), b.fire.ctl(t, words(line))
+		want, err := b.rabbit.ctl(t.Context(), words(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := b.fire.ctl(t, words(line))
 		if statusOnly && want.status != got.status || !statusOnly && want.comparable() != got.comparable() {
 			t.Errorf("line %d: %s\nRabbitMQ\n%s\nFireMQ\n%s", n+1, line, want.comparable(), got.comparable())
 		}

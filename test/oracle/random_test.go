@@ -163,7 +163,11 @@ func (s *script) fenceBursts() {
 // generator makes a script up. It keeps to what RabbitMQ answers the same each time, and to what does not differ
 // on purpose: a queue has at most three consumers, two on one channel or on channels of their own, with a limit for the channel or
 // without acks but not both; a tag is never used again; the active one of several does not leave while others wait; dead letters go from
-// a queue to the next one only; no queue is lazy; messages do not expire in a queue with priorities.
+// a queue to the next one only; no queue is lazy; messages do not expire in a queue with priorities; a policy that
+// begins to refuse publishes lowers no limit in the same breath. Of a quorum queue one message is out at a time, to a
+// consumer or to somebody who gets, because there what comes back keeps the order in which it did; it has limits,
+// that of deliveries too, only where nobody consumes, who would get what comes back before it is too much, and more than
+// allowed for a death; and no policy has several of its messages die at once, which there go in any order.
 type generator struct {
 	*rand.Rand
 	lines     []string
@@ -174,7 +178,12 @@ type generator struct {
 	tags      int            // no two consumers have the same
 	own, two  [queues]int    // the numbers of their tags
 	three     [queues]string // the tag of the third
-	policies  [queues]bool   // there is one for the queue
+	policies  [queues]string // the definition of the one for the queue
+	overflows [queues]string // and its overflow
+	operators [queues]bool   // there is an operator's, too
+	exclusive [queues]bool   // it is the first connection's
+	quorum    int            // the one that is a quorum queue, -1 for none
+	getting   bool           // it has somebody who gets, and no consumer
 	bodies    int
 	timed     bool // messages expire after a while; then no queue has priorities
 	// settles: transactions settle, too. Then they publish nothing persistent: what they give back goes before what
@@ -191,7 +200,11 @@ const (
 func generate(seed uint64) *script {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
 	g.timed, g.settles = g.chance(2), g.chance(2)
+	if g.quorum = -1; g.chance(8) {
+		g.quorum, g.getting, g.timed = 0, g.chance(2), false // nobody's dead letters go to the first one
+	}
 	for i := range queues {
+		g.exclusive[i] = g.chance(12) && i != g.quorum
 		g.declare[i] = g.queue(i)
 		g.add("a 9 %s", g.declare[i])
 	}
@@ -211,8 +224,10 @@ func generate(seed uint64) *script {
 		g.step()
 	}
 	for i := range queues {
-		g.add(`c 1 queue.declare queue="q%d" passive`, i)
-		g.add(`c 1 basic.get queue="q%d"`, i)
+		if i != g.quorum || !g.getting { // who gets from a quorum queue is counted as a consumer
+			g.add(`%s queue.declare queue="q%d" passive`, g.looker(i), i)
+		}
+		g.add(`%s basic.get queue="q%d"`, g.looker(i), i)
 	}
 	all, err := parseScripts(fmt.Sprintf("== random: seed %d\n%s\n", seed, strings.Join(g.lines, "\n")))
 	if err != nil {
@@ -231,9 +246,42 @@ func (g *generator) chance(n int) bool { return g.IntN(n) == 0 }
 
 func (g *generator) one(of ...string) string { return of[g.IntN(len(of))] }
 
+// The channels of a queue: of its consumer, of its second one, of who gets from it and of who looks at it. Those
+// of an exclusive one are its owner's, except that others try.
+func (g *generator) consumerOf(i int) string { return fmt.Sprintf("a %d", i+1) }
+
+func (g *generator) otherOf(i int) string {
+	if g.exclusive[i] {
+		return fmt.Sprintf("a %d", i+11)
+	}
+	return fmt.Sprintf("d %d", i+1)
+}
+
+func (g *generator) getterOf(i int) string {
+	switch {
+	case i == g.quorum:
+		return "b 5"
+	case g.exclusive[i]:
+		return "a 8"
+	case g.settles:
+		return g.one("b 3", "b 2")
+	}
+	return "b 3"
+}
+
+func (g *generator) looker(i int) string {
+	if g.exclusive[i] && !g.chance(5) {
+		return "a 7"
+	}
+	return "c 1"
+}
+
 func (g *generator) queue(i int) string {
 	var args []string
 	add := func(format string, a ...any) { args = append(args, fmt.Sprintf(format, a...)) }
+	if i == g.quorum {
+		return g.quorumQueue(i)
+	}
 	if g.chance(3) {
 		add("x-max-length=I%d", g.IntN(4))
 	}
@@ -247,10 +295,13 @@ func (g *generator) queue(i int) string {
 		add("x-max-priority=I%d", g.one("0", "1", "3", "10")[0]-'0')
 	}
 	if g.chance(5) {
-		add("x-message-ttl=I%s", map[bool]string{true: g.one("0", "60000"), false: "60000"}[g.timed])
+		add("x-message-ttl=I%s", g.lifetime())
 	}
 	if g.chance(8) {
 		add("x-single-active-consumer=t1")
+	}
+	if g.chance(8) {
+		add("x-expires=I%d", aLongTime)
 	}
 	if i+1 < queues && !g.chance(3) {
 		add(`x-dead-letter-exchange=S""`)
@@ -265,10 +316,33 @@ func (g *generator) queue(i int) string {
 	if g.chance(8) {
 		line += " auto-delete"
 	}
+	if g.exclusive[i] {
+		line += " exclusive"
+	}
 	if len(args) > 0 {
 		line += " arguments={" + strings.Join(args, " ") + "}"
 	}
 	return line
+}
+
+func (g *generator) quorumQueue(i int) string {
+	args := `x-queue-type=S"quorum"`
+	if g.getting && !g.chance(3) {
+		args += fmt.Sprintf(" x-delivery-limit=I%d", g.IntN(3))
+	}
+	if g.getting && g.chance(2) {
+		args += fmt.Sprintf(" x-max-length=I%d", g.IntN(4))
+	}
+	if g.getting && g.chance(4) {
+		args += fmt.Sprintf(" x-max-length-bytes=I%d", g.IntN(12))
+	}
+	if g.chance(5) {
+		args += " x-message-ttl=I60000"
+	}
+	if !g.chance(3) {
+		args += fmt.Sprintf(` x-dead-letter-exchange=S"" x-dead-letter-routing-key=S"q%d"`, i+1)
+	}
+	return fmt.Sprintf(`queue.declare queue="q%d" durable arguments={%s}`, i, args)
 }
 
 // single says whether the queue has a single active consumer.
@@ -285,20 +359,90 @@ func (g *generator) redeclare(line string) {
 
 // policy puts a policy on one queue, or takes it away.
 func (g *generator) policy(i int) {
-	if g.policies[i] && g.chance(2) {
-		g.policies[i] = false
+	if g.policies[i] != "" && g.chance(2) {
+		g.policies[i], g.overflows[i] = "", ""
 		g.add(`unpolicy name="p%d"`, i)
 		return
 	}
-	g.policies[i] = true
-	definition := fmt.Sprintf("max-length=I%d", g.IntN(4))
-	if g.chance(3) {
-		definition += fmt.Sprintf(" max-length-bytes=I%d", g.IntN(12))
+	definition := g.limits()
+	if i == g.quorum {
+		definition = []string{"delivery-limit=I9"}
+		if g.getting {
+			definition[0] = "delivery-limit=I" + g.one("0", "1")
+		}
 	}
 	if i+1 < queues && g.chance(2) {
-		definition += fmt.Sprintf(` dead-letter-exchange=S"" dead-letter-routing-key=S"q%d"`, i+1)
+		definition = append(definition, fmt.Sprintf(`dead-letter-exchange=S"" dead-letter-routing-key=S"q%d"`, i+1))
 	}
-	g.add(`policy name="p%d" pattern="^q%d$" apply-to="queues" definition={%s}`, i, i, definition)
+	put := func(definition ...string) {
+		g.add(`policy name="p%d" pattern="^q%d$" apply-to="queues" definition={%s}`, i, i, strings.Join(definition, " "))
+	}
+	overflow := ""
+	if i != g.quorum && g.chance(2) {
+		overflow = fmt.Sprintf("overflow=S%q", g.one("drop-head", "reject-publish", "reject-publish-dlx"))
+		if strings.Contains(overflow, "reject") && overflow != g.overflows[i] {
+			put(strings.TrimSpace(g.policies[i] + " " + overflow))
+		}
+		definition = append(definition, overflow)
+	}
+	g.policies[i] = strings.Join(slices.DeleteFunc(slices.Clone(definition), func(s string) bool { return s == overflow }), " ")
+	g.overflows[i] = overflow
+	put(definition...)
+}
+
+// limits is what a policy and an operator's may set, one thing at least.
+func (g *generator) limits() (all []string) {
+	if !g.chance(3) {
+		all = append(all, fmt.Sprintf("max-length=I%d", g.IntN(4)))
+	}
+	if g.chance(3) {
+		all = append(all, fmt.Sprintf("message-ttl=I%s", g.lifetime()))
+	}
+	if g.chance(6) {
+		all = append(all, fmt.Sprintf("expires=I%d", aLongTime))
+	}
+	if len(all) == 0 || g.chance(3) {
+		all = append(all, fmt.Sprintf("max-length-bytes=I%d", g.IntN(12)))
+	}
+	return all
+}
+
+// aLongTime is a lease that never ends, ms; the players know it.
+const aLongTime = 3600000
+
+// lifetime is a time to live of a queue's messages.
+func (g *generator) lifetime() string {
+	if g.timed {
+		return g.one("0", "60000")
+	}
+	return "60000"
+}
+
+// operator puts an operator policy on one queue, or takes it away.
+func (g *generator) operator(i int) {
+	if g.operators[i] = !g.operators[i] || g.chance(2); !g.operators[i] {
+		g.add(`unpolicy name="o%d" operator=true`, i)
+		return
+	}
+	g.add(`policy name="o%d" pattern="^q%d$" apply-to="queues" operator=true definition={%s}`, i, i, strings.Join(g.limits(), " "))
+}
+
+// expire has a queue go that nobody uses.
+func (g *generator) expire(i int) {
+	g.operators[i] = false
+	g.add(`policy name="o%d" pattern="^q%d$" apply-to="queues" operator=true definition={expires=I100}`, i, i)
+	g.add("quiet 400ms")
+	g.add(`unpolicy name="o%d" operator=true`, i)
+	g.renew(i)
+}
+
+// renew declares a queue that may be gone.
+func (g *generator) renew(i int) {
+	// RabbitMQ may take a consumer of the new queue for one of the old.
+	g.add("%s channel.close reply-code=200", g.consumerOf(i))
+	g.add("%s channel.close reply-code=200", g.otherOf(i))
+	g.redeclare(g.declare[i])
+	g.consuming[i], g.second[i], g.third[i] = false, false, false
 }
 
 func (g *generator) exchange(i int) {
@@ -422,21 +566,16 @@ func (g *generator) expiration() string {
 
 func (g *generator) step() {
 	i := g.IntN(queues)
-	own := fmt.Sprintf("a %d", i+1)   // the channel of this queue's consumer
-	other := fmt.Sprintf("d %d", i+1) // and that of its second one
-	got := "b 3"                      // who gets
-	if g.settles {
-		got = g.one("b 3", "b 2")
+	if i == g.quorum {
+		g.quorumStep(i)
+		return
 	}
+	own, other, got := g.consumerOf(i), g.otherOf(i), g.getterOf(i)
 	any := g.one(own, own, own, other, got, got) // where something may be unacked
 	tag := g.one("$0", "$0", "$-1", "$1")
 	switch g.IntN(30) {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
-		if channel := g.one("b 1", "b 1", "b 2", "b 4", own); g.chance(6) {
-			g.burst(channel, i)
-		} else {
-			g.publish(channel)
-		}
+		g.send(g.one("b 1", "b 1", "b 2", "b 4", own), i)
 	case 8, 9, 10:
 		if !g.consuming[i] {
 			g.consuming[i] = true
@@ -497,7 +636,7 @@ func (g *generator) step() {
 	case 25:
 		g.bind()
 	case 26:
-		g.add(`c 1 queue.declare queue="q%d" passive`, i)
+		g.add(`%s queue.declare queue="q%d" passive`, g.looker(i), i)
 	case 27:
 		switch g.IntN(8) {
 		case 4:
@@ -515,26 +654,98 @@ func (g *generator) step() {
 				`c 1 publish routing-key="$reply1" mandatory "answer"`,
 			))
 		case 0:
-			g.add(`c 1 queue.purge queue="q%d"`, i)
+			g.add(`%s queue.purge queue="q%d"`, g.looker(i), i)
 		case 1:
-			g.add(`c 1 queue.delete queue="q%d"%s`, i, g.one("", " if-empty", " if-unused"))
-			// RabbitMQ may take a consumer of the new queue for one of the old.
-			g.add("%s channel.close reply-code=200", own)
-			g.add("%s channel.close reply-code=200", other)
-			g.redeclare(g.declare[i])
-			g.consuming[i], g.second[i], g.third[i] = false, false, false
+			g.add(`%s queue.delete queue="q%d"%s`, g.looker(i), i, g.one("", " if-empty", " if-unused"))
+			g.renew(i)
 		case 2:
 			g.redeclare(g.queue(i)) // most likely inequivalent
 		case 3:
 			g.exchange(g.IntN(exchanges))
 		}
 	case 28:
-		if g.chance(2) {
-			g.policy(i)
-		} else {
-			g.add("b 2 %s", g.one("tx.select", "tx.commit"))
-		}
+		g.govern(i)
 	case 29:
 		g.add("%s basic.ack delivery-tag=%s", any, g.one("1", "2", "3", "99"))
+	}
+}
+
+// send publishes, one message to any queue or several to this one.
+func (g *generator) send(channel string, i int) {
+	if g.chance(6) {
+		g.burst(channel, i)
+	} else {
+		g.publish(channel)
+	}
+}
+
+// govern changes what an administrator may, or goes on with the transaction.
+func (g *generator) govern(i int) {
+	switch g.IntN(12) {
+	case 0, 1, 2, 3, 4:
+		g.policy(i)
+	case 5, 6:
+		if i != g.quorum {
+			g.operator(i)
+		}
+	case 7:
+		if i != g.quorum && g.chance(4) {
+			g.expire(i)
+		}
+	case 8:
+		g.add(`limit name="max-queues" value=%s`, g.one("-1", "-1", "0", "2", "4", "9"))
+	default:
+		g.add("b 2 %s", g.one("tx.select", "tx.commit"))
+	}
+}
+
+// quorumStep is step for the quorum queue.
+func (g *generator) quorumStep(i int) {
+	own := g.consumerOf(i)
+	if g.getting {
+		own = g.getterOf(i)
+	}
+	switch g.IntN(20) {
+	case 0, 1, 2, 3, 4, 5:
+		g.send(g.one("b 1", "b 1", "b 2", "b 4"), i)
+	case 6, 7, 8, 9:
+		switch {
+		case g.getting:
+			g.add("%s basic.%s", own, g.one("ack delivery-tag=$0", "nack delivery-tag=$0 requeue"))
+			g.add(`%s basic.get queue="q%d"%s`, own, i, g.one("", "", "", " no-ack"))
+		case !g.consuming[i]:
+			g.consuming[i] = true
+			g.tags++
+			g.own[i] = g.tags
+			g.add("%s basic.qos prefetch-count=1", own)
+			g.add(`%s basic.consume queue="q%d" consumer-tag="t%d"`, own, i, g.tags)
+		default:
+			g.add("%s basic.ack delivery-tag=$0", own)
+		}
+	case 10, 11:
+		g.add("%s basic.ack delivery-tag=$0", own)
+	case 12, 13, 14:
+		g.add("%s basic.nack delivery-tag=$0%s", own, g.one("", " requeue", " requeue"))
+	case 15:
+		g.add("%s basic.reject delivery-tag=$0%s", own, g.one("", " requeue"))
+	case 16:
+		g.add("%s basic.recover requeue", own)
+	case 17:
+		switch {
+		case g.chance(3):
+			g.add("%s channel.close reply-code=200", own)
+			g.consuming[i] = false
+		case g.consuming[i]:
+			g.add(`%s basic.cancel consumer-tag="t%d"`, own, g.own[i])
+			g.consuming[i] = false
+		}
+	case 18:
+		if g.getting || g.chance(3) {
+			g.add(`%s queue.purge queue="q%d"`, g.looker(i), i)
+		} else {
+			g.add(`%s queue.declare queue="q%d" passive`, g.looker(i), i)
+		}
+	case 19:
+		g.govern(i)
 	}
 }

@@ -48,7 +48,10 @@ import (
 //	policy name="p" pattern="^q" apply-to="queues" priority=1 operator=true definition={max-length=I2}
 //	unpolicy name="p" operator=true                      takes a policy away
 //	limit user="u" name="max-channels" value=1           a limit of a user, or of the vhost without user
+//	unuser name="u"                                      deletes a user
+//	a kick "why"                                         an administrator closes connection a
 //	trace on                                             the vhost is traced, until "trace off" or the end
+//	alarm memory disk                                    the broker is low on both, one or, with "off", none: for cases that are alone
 type script struct {
 	name  string
 	steps []step
@@ -95,7 +98,15 @@ func parseStep(line string) (s step, err error) {
 			return s, fmt.Errorf("trace is on or off: %q", line)
 		}
 		return s, nil
-	case "user", "revoke", "topic", "policy", "unpolicy", "limit":
+	case "alarm":
+		s.op, s.arg = word, rest
+		for _, name := range strings.Fields(rest) {
+			if !slices.Contains([]string{"memory", "disk", "off"}, name) {
+				return s, fmt.Errorf("no alarm: %q", line)
+			}
+		}
+		return s, nil
+	case "user", "unuser", "revoke", "topic", "policy", "unpolicy", "limit":
 		s.op, s.arg = word, rest
 		_, err := fields(rest)
 		return s, err
@@ -129,6 +140,9 @@ func parseStep(line string) (s step, err error) {
 	case "open":
 		s.op, s.arg = word, rest
 		_, err = fields(rest)
+	case "kick":
+		s.op = word
+		s.arg, err = strconv.Unquote(rest)
 	case "raw":
 		s.op, s.arg = word, rest
 		s.fence = false
@@ -318,9 +332,20 @@ func (s *script) answers(conn string, ch uint16, method string) bool {
 	})
 }
 
-// TestScripts parses every line of every case, with RabbitMQ or without.
+// TestScripts parses every line of every case, also of those made up or elsewhere, with RabbitMQ or without.
 func TestScripts(t *testing.T) {
-	for _, sc := range loadScripts(t) {
+	all := loadScripts(t)
+	for _, text := range []string{alarmCases, ackTimeoutCases} {
+		scripts, err := parseScripts(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, scripts...)
+	}
+	for seed := range uint64(200) {
+		all = append(all, generate(seed+1))
+	}
+	for _, sc := range all {
 		for _, s := range sc.steps {
 			arg := s.arg
 			if s.op == "until" {
@@ -342,6 +367,12 @@ func TestScripts(t *testing.T) {
 				for i := range lines {
 					lines[i] = "1 " + lines[i]
 				}
+			case "policy":
+				f, _ := fields(arg)
+				if _, err := parseTable(f["definition"]); err != nil {
+					t.Errorf("%s: %s: %v", sc.name, s.src, err)
+				}
+				continue
 			default:
 				continue
 			}
@@ -356,7 +387,7 @@ func TestScripts(t *testing.T) {
 
 func TestLinesThatAreNoStep(t *testing.T) {
 	for _, line := range []string{
-		"1", "queue.declare", "a", "await a", `await 1 "x"`, "until 1 basic.qos", `until "x" a lose`, "quiet", "quiet soon", "user name", "70000 basic.qos",
+		"1", "queue.declare", "a", "await a", `await 1 "x"`, "until 1 basic.qos", `until "x" a lose`, "quiet", "quiet soon", "user name", "alarm fire", "a kick why", "70000 basic.qos",
 	} {
 		if s, err := parseStep(line); err == nil {
 			t.Errorf("%q is %+v", line, s)
