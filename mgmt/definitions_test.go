@@ -179,6 +179,13 @@ func TestImportWarnings(t *testing.T) {
 	if last := got[len(got)-1]; last != fmt.Sprintf("and %d more: see the broker's log", 1001-len(got)+1) {
 		t.Errorf("the last one: %q", last)
 	}
+	// A file of something else has none; an empty document asks for nothing.
+	for document, want := range map[string][]string{`{"management_version": "3.10.8"}`: {"there are no definitions in the file"}, "{}": nil, `{"queues": []}`: nil} {
+		a := c.want(204, "POST", "/definitions", document)
+		if got := api.Warnings(a.header.Values(api.WarningHeader)); !slices.Equal(got, want) {
+			t.Errorf("%s: warnings %q, want %q", document, got, want)
+		}
+	}
 	v := get[object](c, "/vhosts/v")
 	if v["description"] != "mine" || fmt.Sprint(v["tags"]) != "[a]" || v["default_queue_type"] != "quorum" || v["tracing"] != true {
 		t.Errorf("%v", v)
