@@ -26,7 +26,8 @@ type InspectedQueue struct {
 }
 
 // Inspect reads the whole journal as Open would without a checkpoint, verifies every checksum, and
-// changes nothing. No broker uses the directory meanwhile. Of o, FS, JournalDir, Start and Log count.
+// changes nothing. No broker uses the directory meanwhile. Of o, FS, JournalDir, Start, Codecs and
+// Log count.
 func Inspect(o Options) (Inspection, error) {
 	var in Inspection
 	b := prepare(o)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -233,6 +234,9 @@ func Import(b *broker.Broker, document []byte, vhost string) (warnings []string,
 	if len(m.faults) > 0 {
 		return nil, errors.New(strings.Join(m.faults, "; "))
 	}
+	if !m.found && len(doc) > 0 && doc["limits"] == nil {
+		m.warn("there are no definitions in the file")
+	}
 	err = m.apply()
 	if m.unsaid > 0 {
 		m.warnings = append(m.warnings, fmt.Sprintf("and %d more", m.unsaid))
@@ -250,6 +254,7 @@ type importer struct {
 	vhosts   map[string]bool // that exist or are made
 	users    map[string]bool
 	faults   []string
+	found    bool // there is a section of definitions in it
 	warnings []string
 	unsaid   int // warnings beyond those
 
@@ -270,11 +275,12 @@ type inVHost[T any] struct {
 	def   T
 }
 
+// fault says what is wrong, the same once.
 func (m *importer) fault(format string, args ...any) {
 	// A document can be wrong in every line; the first ones are enough.
 	const most = 100
-	if len(m.faults) < most {
-		m.faults = append(m.faults, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); len(m.faults) < most && !slices.Contains(m.faults, text) {
+		m.faults = append(m.faults, text)
 	}
 }
 
@@ -293,6 +299,7 @@ func (m *importer) section(doc body, key string, read func(b body)) {
 	if doc[key] == nil {
 		return
 	}
+	m.found = true
 	list, ok := doc[key].([]any)
 	if !ok {
 		m.fault("%s is not a list", key)

@@ -179,6 +179,13 @@ func TestImportWarnings(t *testing.T) {
 	if last := got[len(got)-1]; last != fmt.Sprintf("and %d more: see the broker's log", 1001-len(got)+1) {
 		t.Errorf("the last one: %q", last)
 	}
+	// A file of something else has none; an empty document asks for nothing.
+	for document, want := range map[string][]string{`{"management_version": "3.10.8"}`: {"there are no definitions in the file"}, "{}": nil, `{"queues": []}`: nil} {
+		a := c.want(204, "POST", "/definitions", document)
+		if got := api.Warnings(a.header.Values(api.WarningHeader)); !slices.Equal(got, want) {
+			t.Errorf("%s: warnings %q, want %q", document, got, want)
+		}
+	}
 	v := get[object](c, "/vhosts/v")
 	if v["description"] != "mine" || fmt.Sprint(v["tags"]) != "[a]" || v["default_queue_type"] != "quorum" || v["tracing"] != true {
 		t.Errorf("%v", v)
@@ -290,10 +297,15 @@ func TestImportNothingHalf(t *testing.T) {
 			t.Errorf("%s: %d %s", body, a.status, a.body)
 		}
 	}
-	// All faults are told at once.
+	// All faults are told at once, and each once.
 	d := good()
 	d["exchanges"] = []any{object{"name": "a", "vhost": "v", "type": "x-one"}, object{"name": "b", "vhost": "v", "type": "x-two"}}
 	if r := c.do("POST", "/definitions", d).reason(); !strings.Contains(r, "x-one") || !strings.Contains(r, "x-two") {
+		t.Error(r)
+	}
+	d = good()
+	d["queues"] = []any{object{"name": "a"}, object{"name": "b"}}
+	if r := c.do("POST", "/definitions", d).reason(); strings.Count(r, "names no vhost: is this the export of one vhost?") != 1 {
 		t.Error(r)
 	}
 	c.want(204, "POST", "/definitions", good())

@@ -211,7 +211,7 @@ func (c *Config) Text() string {
 			fmt.Fprintf(&b, "[%s]\n", section)
 		}
 		value := v.text
-		if s.Secret && v.source != byDefault {
+		if s.Secret && v.source != byDefault && value != "" {
 			value = hidden
 		}
 		fmt.Fprintf(&b, "%-36s # %s\n", s.Key+" = "+s.kind.toml(value), c.origin(i))

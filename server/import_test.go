@@ -65,6 +65,9 @@ func TestImportAtStart(t *testing.T) {
 		if _, err := s.Broker().Users().Authenticate("app", "test12"); err != nil {
 			t.Errorf("start %d: %v", round, err)
 		}
+		if exists, password := s.FirstUser(); exists || password {
+			t.Errorf("start %d: the first user exists: %t, has its password: %t", round, exists, password)
+		}
 		if err := s.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -80,6 +83,15 @@ func TestImportWithoutUsers(t *testing.T) {
 	defer s.Shutdown(t.Context())
 	if users, queues, _, _ := inventory(s.Broker()); len(users) != 1 || users[0] != "guest" || queues != 1 {
 		t.Errorf("users %v, %d queues", users, queues)
+	}
+	if exists, password := s.FirstUser(); !exists || !password {
+		t.Errorf("the first user exists: %t, has its password: %t", exists, password)
+	}
+	if err := s.Broker().Users().SetPassword("guest", "another"); err != nil {
+		t.Fatal(err)
+	}
+	if exists, password := s.FirstUser(); !exists || password {
+		t.Errorf("after a change: the first user exists: %t, has its password: %t", exists, password)
 	}
 }
 

@@ -43,5 +43,5 @@ func Inspect(dir string) (Inspection, error) {
 	if len(start.VHosts) == 0 {
 		start.VHosts = []string{"/"}
 	}
-	return broker.Inspect(broker.Options{FS: vfs.OS{}, JournalDir: filepath.Join(dir, "journal"), Start: start})
+	return broker.Inspect(broker.Options{FS: vfs.OS{}, JournalDir: filepath.Join(dir, "journal"), Start: start, Codecs: codecs})
 }

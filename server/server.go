@@ -176,6 +176,12 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
+// codecs are those of all messages that a journal may hold.
+var codecs = map[message.Encoding]message.Codec{
+	message.AMQP: amqpframes.PropertyCodec{},
+	message.FMQ1: fmq1frames.Codec{},
+}
+
 // open takes the data directory and recovers the broker.
 func (s *Server) open() error {
 	o := broker.Options{
@@ -187,10 +193,7 @@ func (s *Server) open() error {
 		Log:             s.part("broker"),
 		OnFatal:         s.fail,
 		OnReplay:        s.opt.OnReplay,
-		Codecs: map[message.Encoding]message.Codec{
-			message.AMQP: amqpframes.PropertyCodec{},
-			message.FMQ1: fmq1frames.Codec{},
-		},
+		Codecs:          codecs,
 	}
 	var file, diskDir string
 	if !s.opt.Ephemeral {
@@ -234,9 +237,6 @@ func (s *Server) open() error {
 	})
 	s.saver.start(b)
 	s.recovery = Recovery{Queues: rec.Queues, Messages: rec.Messages, Damaged: len(rec.Damaged), Took: rec.Took}
-	for _, d := range rec.Damaged {
-		s.log.Error("damage in the journal was skipped", "damage", d)
-	}
 	if err := s.importFile(); err != nil {
 		return err
 	}
@@ -611,6 +611,14 @@ func (s *Server) HTTPAddr() net.Addr  { return s.httpAddr }
 
 // Recovered says what the start found on disk.
 func (s *Server) Recovered() Recovery { return s.recovery }
+
+// FirstUser says whether there is a user Options.DefaultUser, and whether Options.DefaultPass is its password: definitions that
+// were imported may have other users, and a password may have been changed since.
+func (s *Server) FirstUser() (exists, password bool) {
+	_, exists = s.broker.Users().User(s.opt.DefaultUser)
+	_, err := s.broker.Users().Authenticate(s.opt.DefaultUser, s.opt.DefaultPass)
+	return exists, err == nil
+}
 
 // Broker is the broker inside, for the management API and tests.
 func (s *Server) Broker() *broker.Broker { return s.broker }

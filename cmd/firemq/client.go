@@ -44,15 +44,15 @@ func (f *clientFlags) add(flags *pflag.FlagSet) {
 	f.trust.add(flags)
 }
 
-// connect logs in. Its errors name the cure.
-func (f *clientFlags) connect(ctx context.Context) (*fire.Client, error) {
+// connect logs in. Its errors name the cure. onFlow, unless nil, is told when the broker asks publishers to pause, and to go on.
+func (f *clientFlags) connect(ctx context.Context, onFlow func(paused bool)) (*fire.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	cfg, err := fire.ParseURL(f.url)
 	if err != nil {
 		return nil, usagef("--url: %s", plain(err))
 	}
-	cfg.CAFile, cfg.Insecure = f.caFile, f.insecure
+	cfg.CAFile, cfg.Insecure, cfg.OnFlow = f.caFile, f.insecure, onFlow
 	cfg.Reconnect.Off = true // a command that fails says so
 	c, err := cfg.Dial(ctx)
 	if err == nil {

@@ -62,7 +62,7 @@ func TestConfigCheck(t *testing.T) {
 
 func TestConfigShow(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("mine.toml", []byte("[users]\ndefault_pass = 'hunter2'\n"), 0o600); err != nil {
+	if err := os.WriteFile("mine.toml", []byte("[users]\ndefault_pass = 'hunter2'\n[tracing]\nheaders = []\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	env := map[string]string{"FIREMQ_CONFIG": "mine.toml", "FIREMQ_MEMORY_LIMIT": "1GB", "FIREMQ_DATA": ""}
@@ -77,6 +77,7 @@ func TestConfigShow(t *testing.T) {
 		`data = "firemq-data"                 # default` + "\n",
 		"loopback_users = []                  # --dev\n",
 		`default_pass = "********"            # mine.toml:2` + "\n",
+		"headers = []                         # mine.toml:4\n",
 	} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("no %q in\n%s", want, got.out)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
 	"net/url"
@@ -239,7 +240,7 @@ func refused(status int, body []byte, path string) error {
 	text := http.StatusText(status)
 	if json.Unmarshal(body, &e) == nil && e.Reason != nil {
 		if s, ok := e.Reason.(string); ok {
-			text = strings.Join(strings.Fields(s), " ")
+			text = strings.Join(strings.Fields(html.UnescapeString(s)), " ") // the API escapes its reasons, as RabbitMQ does
 		} else if p, err := json.Marshal(e.Reason); err == nil {
 			text = string(p)
 		}
@@ -590,7 +591,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 	declareQueue.Flags().BoolVar(&transient, "transient", false, "not durable: gone after a restart")
 	declareQueue.Flags().BoolVar(&autoDelete, "auto-delete", false, "deleted with its last consumer")
 
-	declareExchange := withArgs(x.verb("declare-exchange NAME TYPE", "Declare a durable exchange: direct, fanout, topic or headers", func(a []string) error {
+	declareExchange := withArgs(x.verb("declare-exchange NAME TYPE", "Declare a durable exchange: direct, fanout, topic, headers or another type of docs/exchanges.md", func(a []string) error {
 		m, err := keyValues("arg", args)
 		if err != nil {
 			return err

@@ -109,7 +109,7 @@ func TestCtl(t *testing.T) {
 		{[]string{"clear-permissions", "app"}, "", "permissions of app in / cleared"},
 		{[]string{"set-policy", "ttl", "^ord", `{"message-ttl": 60000}`, "--priority", "7"}, "", "policy ttl set"},
 		{[]string{"set-policy", "ttl", "^ord", "60000"}, "", "!the definition 60000 is no JSON object"},
-		{[]string{"set-policy", "ttl", "^ord", `{"junk": 1}`}, "", "!not recognised policy settings"},
+		{[]string{"set-policy", "ttl", "^ord", `{"junk": 1}`}, "", "!Validation failed [{<<\"junk\">>,1}] are not recognised policy settings"},
 		{[]string{"list", "policies"}, "", "ttl   ^ord     all         7"},
 		{[]string{"add-vhost", "v", "--description", "test"}, "", "vhost v added"},
 		{[]string{"list", "vhosts"}, "", "v     test"},

@@ -294,7 +294,7 @@ func (x *ctl) transferVerbs() []*cobra.Command {
 	picks := func(c *cobra.Command) *cobra.Command {
 		p.flags(c)
 		f := c.Flags()
-		f.Int64SliceVar(&sequences, "sequence", nil, "numbers as browse shows them, with commas")
+		f.Int64SliceVar(&sequences, "sequence", nil, "`numbers` as browse shows them, with commas")
 		f.BoolVar(&all, "all", false, "all messages")
 		f.IntVar(&limit, "limit", 1_000_000, "at most so many")
 		return c

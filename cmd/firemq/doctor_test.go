@@ -14,6 +14,13 @@ import (
 // filled is the data directory of a broker that took 100 messages and stopped.
 func filled(t *testing.T) string {
 	t.Helper()
+	return filledWith(t, nil, "--count", "100")
+}
+
+// filledWith is the data directory of a broker whose queue jobs has these arguments, and that stopped after a pub with
+// these flags.
+func filledWith(t *testing.T, args map[string]any, pub ...string) string {
+	t.Helper()
 	dir := t.TempDir()
 	s, err := server.Start(t.Context(), server.Options{Data: dir, Fire: "127.0.0.1:0"})
 	if err != nil {
@@ -24,11 +31,11 @@ func filled(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.DeclareQueue(t.Context(), "jobs", fire.QueueOptions{}); err != nil {
+	if _, err := c.DeclareQueue(t.Context(), "jobs", fire.QueueOptions{Args: args}); err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
-	r := runWith(t.Context(), nil, "", "pub", "--url", url, "--queue", "jobs", "--persistent", "--count", "100", "0123456789")
+	r := runWith(t.Context(), nil, "", append([]string{"pub", "--url", url, "--queue", "jobs", "--persistent", "0123456789"}, pub...)...)
 	if r.status != exitOK {
 		t.Fatalf("pub: %+v", r)
 	}
@@ -58,6 +65,21 @@ func TestDoctorReportsADataDirectory(t *testing.T) {
 	}
 	if len(before) != len(after) {
 		t.Errorf("%d files, then %d", len(before), len(after))
+	}
+}
+
+// The keys of a queue that de-duplicates are in the properties of the messages, in each protocol's own encoding.
+func TestDoctorReadsAQueueThatDeduplicates(t *testing.T) {
+	for _, args := range []map[string]any{
+		{"x-message-deduplication": true},
+		{"x-message-deduplication": true, "x-cache-size": 10},
+		{"x-message-deduplication": true, "x-deduplication-by": "message-id"},
+	} {
+		dir := filledWith(t, args, "-H", "x-deduplication-header=a")
+		r := runWith(t.Context(), nil, "", "doctor", "--data", dir)
+		if r.status != exitOK || !strings.Contains(r.out, "1 queues, 1 messages") {
+			t.Errorf("%v: %+v", args, r)
+		}
 	}
 }
 

@@ -136,7 +136,11 @@ func (f *pubFlags) readBody(t terminal) ([]byte, error) {
 }
 
 func (f *pubFlags) publish(ctx context.Context, t terminal, m fire.Message) error {
-	c, err := f.connect(ctx)
+	c, err := f.connect(ctx, func(paused bool) {
+		if paused {
+			fmt.Fprintln(t.err, "the broker is low on memory or disk: what is published waits until it has room")
+		}
+	})
 	if err != nil {
 		return err
 	}

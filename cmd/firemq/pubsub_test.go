@@ -148,6 +148,41 @@ func TestSubJSON(t *testing.T) {
 }
 
 // The other way round: what pub sends, an AMQP client reads.
+// writeFunc is a writer that calls a function.
+type writeFunc func(p []byte)
+
+func (f writeFunc) Write(p []byte) (int, error) {
+	f(p)
+	return len(p), nil
+}
+
+func TestPubSaysThatItWaitsDuringAnAlarm(t *testing.T) {
+	s, err := server.Start(t.Context(), server.Options{AMQP: "off", Fire: "127.0.0.1:0", HTTP: "off", Data: t.TempDir(), DiskFreeLimit: 1 << 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Shutdown(context.Background())
+	url := "fire://" + s.FireAddr().String()
+	c, err := fire.Dial(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declare(t, c, "jobs")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var said string
+	status := run(ctx, terminal{
+		in: strings.NewReader(""), out: io.Discard, env: func(string) (string, bool) { return "", false },
+		err: writeFunc(func(p []byte) { said += string(p); cancel() }), // it would wait for ever
+	}, []string{"pub", "--url", url, "--queue", "jobs", "--count", "100000", "x"})
+	if want := "the broker is low on memory or disk: what is published waits until it has room\n"; !strings.HasPrefix(said, want) || status == exitOK {
+		t.Errorf("status %d, %q", status, said)
+	}
+}
+
 func TestPubToAMQP(t *testing.T) {
 	url, amqpURL, c := startBroker(t)
 	declare(t, c, "jobs")

@@ -188,6 +188,7 @@ type broker interface {
 	FiresAddr() net.Addr
 	HTTPAddr() net.Addr
 	Recovered() server.Recovery
+	FirstUser() (exists, password bool)
 }
 
 // writeBanner says that the broker is ready and how to reach it; what is off is left out.
@@ -197,7 +198,7 @@ func writeBanner(w io.Writer, s broker, o server.Options, took time.Duration) {
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(&b, "  %-12s %s\n", what, fmt.Sprintf(format, args...))
 	}
-	login := loginOf(o)
+	login := loginOf(s, o)
 	if a := s.AMQPAddr(); a != nil {
 		line("AMQP 0-9-1", "amqp://%s%s", login, reachable(a))
 	}
@@ -229,9 +230,12 @@ func writeBanner(w io.Writer, s broker, o server.Options, took time.Duration) {
 	io.WriteString(w, b.String())
 }
 
-// loginOf is the user part of the banner's URLs. A password of one's own is not printed.
-func loginOf(o server.Options) string {
-	if o.DefaultUser == "guest" && o.DefaultPass == "guest" {
+// loginOf is the user part of the banner's URLs, nothing if that user is not there. A password of one's own is not printed.
+func loginOf(s broker, o server.Options) string {
+	switch exists, password := s.FirstUser(); {
+	case !exists:
+		return ""
+	case password && o.DefaultUser == "guest" && o.DefaultPass == "guest":
 		return "guest:guest@"
 	}
 	return url.User(o.DefaultUser).String() + "@"

@@ -31,6 +31,7 @@ type still struct {
 	amqp, fire, http net.Addr
 	amqps, fires     net.Addr
 	recovered        server.Recovery
+	noUser, changed  bool // the first user is gone, has another password
 }
 
 func (s still) AMQPAddr() net.Addr         { return s.amqp }
@@ -39,6 +40,9 @@ func (s still) AMQPSAddr() net.Addr        { return s.amqps }
 func (s still) FiresAddr() net.Addr        { return s.fires }
 func (s still) HTTPAddr() net.Addr         { return s.http }
 func (s still) Recovered() server.Recovery { return s.recovered }
+func (s still) FirstUser() (exists, password bool) {
+	return !s.noUser, !s.noUser && !s.changed
+}
 
 func tcp(ip string, port int) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: port} }
 
@@ -86,6 +90,18 @@ func TestBanner(t *testing.T) {
 		"own user": {still{amqp: tcp("2001:db8::1", 5672)}, with(func(o *server.Options) { o.DefaultUser, o.DefaultPass = "a@b", "secret" }), `FireMQ 0.1.0 is ready in 40 ms
 
   AMQP 0-9-1   amqp://a%40b@[2001:db8::1]:5672
+  Data         firemq-data (0 queues, 0 messages recovered)
+
+`},
+		"another password": {still{amqp: tcp("::", 5672), changed: true}, guest, `FireMQ 0.1.0 is ready in 40 ms
+
+  AMQP 0-9-1   amqp://guest@localhost:5672
+  Data         firemq-data (0 queues, 0 messages recovered)
+
+`},
+		"no such user": {still{amqp: tcp("::", 5672), noUser: true}, guest, `FireMQ 0.1.0 is ready in 40 ms
+
+  AMQP 0-9-1   amqp://localhost:5672
   Data         firemq-data (0 queues, 0 messages recovered)
 
 `},

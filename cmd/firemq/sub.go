@@ -44,7 +44,7 @@ marks those messages as redelivered.`,
 			}
 			ctx, stop := interruptible(c.Context())
 			defer stop()
-			client, err := f.connect(ctx)
+			client, err := f.connect(ctx, nil)
 			if err != nil {
 				return err
 			}
