@@ -138,6 +138,11 @@ func TestAccess(t *testing.T) {
 			}
 			status := u.c.do(e.Method, path, body).status
 			fmt.Fprintf(&b, " %13d", status)
+			if e.Method == "GET" {
+				if h := u.c.do("HEAD", path, nil).status; h != status {
+					t.Errorf("HEAD %s of %s: %d", e.Path, u.column, h)
+				}
+			}
 			if e.Method != "GET" && status < 300 {
 				if strings.HasPrefix(e.Path, "/connections/") && e.Method == "DELETE" {
 					waitFor(t, conn.IsClosed)

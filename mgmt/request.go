@@ -26,6 +26,9 @@ type request struct {
 	user *auth.User        // who asks; nil for endpoints that need nobody
 	vars map[string]string // the names in the path, decoded
 	path string            // of the endpoint
+
+	handler handler // of a request that was checked
+	most    int     // bytes of its body
 }
 
 // failure is an answer other than success.
@@ -99,8 +102,11 @@ func (r *request) answer(status int, v any) error {
 
 // send answers with JSON.
 func (r *request) send(status int, p []byte) error {
-	if c := r.socket(); len(p) > freeBytes && !r.s.answers.take(&c.answer, int64(len(p))) {
-		return r.busy() // others do not read theirs
+	if len(p) > freeBytes {
+		c := r.socket()
+		if c.answer.of(r.user, c.from); !r.s.answers.take(&c.answer, int64(len(p))) {
+			return r.busy() // answers are not read
+		}
 	}
 	r.SetStatusCode(status)
 	r.SetContentType("application/json")

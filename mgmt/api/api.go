@@ -5,7 +5,9 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -534,11 +536,17 @@ type Error struct {
 	Reason any    `json:"reason"`
 }
 
-// Decode reads JSON with integers kept as such.
+// Decode reads one JSON value, with integers kept as such. An error is what is no JSON, or more than one value.
 func Decode(p []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(p))
 	d.UseNumber()
-	return d.Decode(v)
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is more behind the value")
+	}
+	return nil
 }
 
 // WarningHeader is the name of headers in the answer to an import that say what was skipped: each is a Go string literal.

@@ -23,6 +23,7 @@ import (
 )
 
 var (
+	rootFlag    = flag.String("root", "", "a root folder with another RabbitMQ installed in it, which the test starts as root instead of the machine's own")
 	rabbitFlag  = flag.String("rabbit", "", "a running RabbitMQ, AMQP,API addresses, instead of one that the test starts")
 	rewriteFlag = flag.Bool("rewrite", false, "write testdata/differences.txt anew, keeping the reasons that are in it")
 	verboseFlag = flag.Bool("transcripts", false, "log what RabbitMQ answered in every case")
