@@ -37,6 +37,7 @@ var accessBodies = map[string]object{
 	"POST /users/bulk-delete":                                  {"users": []any{"victim"}},
 	"PUT /permissions/{vhost}/{user}":                          {"configure": "", "write": "", "read": ""},
 	"PUT /topic-permissions/{vhost}/{user}":                    {"exchange": "amq.topic", "write": "", "read": ""},
+	"PUT /topic-permissions/{vhost}/{user}/{exchange}":         {"exchange": "amq.topic", "write": "", "read": ""},
 	"PUT /policies/{vhost}/{name}":                             {"pattern": "^z", "definition": object{"max-length": 1}},
 	"PUT /operator-policies/{vhost}/{name}":                    {"pattern": "^z", "definition": object{"max-length": 1}},
 	"PUT /parameters/{component}/{vhost}/{name}":               {"value": object{"max-queues": 100}},

@@ -6,6 +6,8 @@ import "time"
 const (
 	MaxOfOne = maxOfOne
 	MaxConns = maxConns
+
+	GarbageBytes = garbageBytes
 )
 
 // ListenAt is Listen with other times for a header, a body and an answer.

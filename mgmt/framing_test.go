@@ -154,26 +154,24 @@ func TestHead(t *testing.T) {
 			paths = append(paths, fill.Replace(e.Path))
 		}
 	}
-	steady := 0
 	for _, path := range paths {
 		for _, coding := range []string{"identity", "gzip"} {
-			one := c.do("GET", path, nil, "Accept-Encoding", coding)
-			h := c.do("HEAD", path, nil, "Accept-Encoding", coding)
-			two := c.do("GET", path, nil, "Accept-Encoding", coding)
+			var one, h answer
+			// Some answers tell of what changes by itself: at times they have the same length.
+			for range 20 {
+				one = c.do("GET", path, nil, "Accept-Encoding", coding)
+				h = c.do("HEAD", path, nil, "Accept-Encoding", coding)
+				if h.header.Get("Content-Length") == strconv.Itoa(len(one.body)) {
+					break
+				}
+			}
 			if h.status != one.status || h.body != "" || h.header.Get("Content-Type") != one.header.Get("Content-Type") {
 				t.Errorf("%s: %d %q %s, GET %d %s", path, h.status, h.body, h.header.Get("Content-Type"), one.status, one.header.Get("Content-Type"))
 			}
-			if len(one.body) != len(two.body) {
-				continue // it tells of what changes by itself
-			}
-			steady++
 			if got := h.header.Get("Content-Length"); got != strconv.Itoa(len(one.body)) {
 				t.Errorf("%s: a length of %q for %d bytes", path, got, len(one.body))
 			}
 		}
-	}
-	if steady < len(paths) {
-		t.Errorf("%d of %d answers have the same length twice", steady, 2*len(paths))
 	}
 	// A scrape is told in chunks, without a length.
 	if h := c.do("HEAD", "//metrics", nil); h.status != 200 || h.body != "" || h.header.Get("Content-Length") != "" {

@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -104,7 +105,7 @@ func (r *request) queue(w *view, q *broker.Queue) api.Queue {
 		Lengths:   w.lengthsOf(s, lengths{v.Ready, v.Unacked}),
 		Consumers: v.Consumers, ConsumerCapacity: capacity, ConsumerUtilisation: capacity,
 		Memory:      queueMemory(&v.QueueCounts),
-		MessagesRAM: n, MessagesPersistent: v.Persistent, MessagesDelayed: v.Delayed,
+		MessagesRAM: n, MessagesReadyRAM: v.Ready, MessagesUnackedRAM: v.Unacked, MessagesPersistent: v.Persistent, MessagesDelayed: v.Delayed,
 		MessageBytes: bytes, MessageBytesReady: v.ReadyBytes, MessageBytesUnacked: v.UnackedBytes,
 		MessageBytesRAM: bytes, MessageBytesPersistent: v.PersistentBytes, MessageBytesDelayed: v.DelayedBytes,
 		ExclusiveConsumerTag: optional(v.ExclusiveTag), SingleActiveTag: optional(v.ActiveTag),
@@ -234,8 +235,13 @@ func queueActions(r *request) error {
 
 func listConsumers(r *request) error {
 	var all []broker.ConsumerView
-	for _, q := range r.queues() {
-		all = append(all, q.Consumers()...)
+	for _, v := range r.visible() {
+		for _, q := range r.s.opt.Broker.Queues(v) {
+			all = append(all, q.Consumers()...)
+		}
+	}
+	if !r.seesAll() {
+		all = slices.DeleteFunc(all, func(c broker.ConsumerView) bool { return c.User != r.user.Name })
 	}
 	return plain(r, r.consumers(all))
 }

@@ -168,17 +168,23 @@ func (b body) need(keys ...string) error {
 // termColumns is the longest Erlang term that is printed on one line.
 const termColumns = 78
 
-// text is a string; a number is taken as its digits.
+// text is a string, "" when it is absent.
 func (b body) text(key string) (string, error) {
 	switch v := b[key].(type) {
 	case nil:
 		return "", nil
 	case string:
 		return v, nil
-	case json.Number:
-		return v.String(), nil
 	}
 	return "", badRequest([]any{"not_string", key})
+}
+
+// textIfThere is a string that may be absent, but not null.
+func (b body) textIfThere(key string) (string, error) {
+	if v, ok := b[key]; ok && v == nil {
+		return "", badRequest([]any{"not_string", key})
+	}
+	return b.text(key)
 }
 
 // boolean is true or false, also as a string.

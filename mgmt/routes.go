@@ -305,20 +305,22 @@ func (r *request) authorise(need level) error {
 		return notAuthorised("Not management user")
 	}
 	admin := u.HasTag(tagAdministrator)
+	if need == vhostPolicy && !admin && !u.HasTag(tagPolicymaker) {
+		return notAuthorised("User not authorised to access object") // whatever vhosts there are
+	}
 	vhost, inVHost := r.vars["vhost"]
+	noVHost := *missing
+	if r.IsPut() || r.IsPost() {
+		noVHost = *errVHostMissing
+	}
 	if inVHost && need != administrator && !r.s.opt.Broker.HasVHost(vhost) {
-		if r.IsPut() || r.IsPost() {
-			return errVHostMissing
-		}
-		return missing
+		return &noVHost
 	}
 	switch need {
 	case vhostUser, vhostReader, vhostPolicy:
 		if !admin && !r.s.opens(u, vhost) && !(need == vhostReader && u.HasTag(tagMonitoring)) {
-			return notAuthorised("User not authorised to access virtual host")
-		}
-		if need == vhostPolicy && !admin && !u.HasTag(tagPolicymaker) {
-			return notAuthorised("User not authorised to access object")
+			// It is not told that there is one.
+			return noVHost.because("User not authorised to access virtual host")
 		}
 	case policymaker:
 		if !admin && !u.HasTag(tagPolicymaker) {
@@ -348,12 +350,12 @@ func (s *Server) opens(u *auth.User, vhost string) bool {
 	return ok
 }
 
-// sees says whether the user sees everything: all vhosts, connections and channels.
+// seesAll says whether the user sees all vhosts, connections, channels and consumers.
 func (r *request) seesAll() bool {
 	return r.user.HasTag(tagAdministrator) || r.user.HasTag(tagMonitoring)
 }
 
-// vhosts lists the vhosts whose objects an unscoped list shows to the user.
+// vhosts lists the vhosts that the user sees.
 func (r *request) vhosts() []string {
 	all := r.s.opt.Broker.VHosts()
 	if r.seesAll() {
@@ -362,12 +364,21 @@ func (r *request) vhosts() []string {
 	return slices.DeleteFunc(all, func(v string) bool { return !r.s.opens(r.user, v) })
 }
 
-// scope is the vhosts of a list: the one of the path, or all that the user sees.
-func (r *request) scope() []string {
+// visible is the vhost of the path, or all that the user sees.
+func (r *request) visible() []string {
 	if v, ok := r.vars["vhost"]; ok {
 		return []string{v}
 	}
 	return r.vhosts()
+}
+
+// scope is the vhosts whose queues, exchanges, bindings, policies and parameters a list shows: the one of the path, or
+// all that the user may open. Of those monitoring alone opens none.
+func (r *request) scope() []string {
+	if _, ok := r.vars["vhost"]; ok || r.user.HasTag(tagAdministrator) {
+		return r.visible()
+	}
+	return slices.DeleteFunc(r.s.opt.Broker.VHosts(), func(v string) bool { return !r.s.opens(r.user, v) })
 }
 
 // act runs verbs in the vhost of the path with the user's own permissions.

@@ -140,8 +140,9 @@ func TestHostileQueries(t *testing.T) {
 		query  string
 		status int
 	}{
-		{"lengths_age=1000000000000&lengths_incr=1", 200},
-		{"lengths_age=-1&lengths_incr=-1", 200},
+		{"lengths_age=1000000000000&lengths_incr=1", 400},
+		{"lengths_age=2000000000&lengths_incr=1", 200},
+		{"lengths_age=-1&lengths_incr=-1", 400},
 		{"lengths_age=99999999999999999999&lengths_incr=1", 200}, // no integers: ignored
 		{"page=1&page_size=501", 400},
 		{"page=999999999999&page_size=500", 400},

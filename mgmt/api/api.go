@@ -136,6 +136,8 @@ type Queue struct {
 	ConsumerCapacity       float64           `json:"consumer_capacity"`
 	Memory                 int64             `json:"memory"`
 	MessagesRAM            int               `json:"messages_ram"`
+	MessagesReadyRAM       int               `json:"messages_ready_ram"`
+	MessagesUnackedRAM     int               `json:"messages_unacknowledged_ram"`
 	MessagesPersistent     int               `json:"messages_persistent"`
 	MessagesDelayed        int               `json:"messages_delayed"`
 	MessageBytes           int64             `json:"message_bytes"`
@@ -148,11 +150,13 @@ type Queue struct {
 	OldestMessageAge       *int64            `json:"oldest_message_age,omitempty"` // ms, of ready ones
 	ExclusiveConsumerTag   *string           `json:"exclusive_consumer_tag"`
 	SingleActiveTag        *string           `json:"single_active_consumer_tag"`
-	IdleSince              string            `json:"idle_since,omitempty"`
 	StorageVersion         int               `json:"storage_version"`
+	Internal               bool              `json:"internal"`       // never: RabbitMQ's plugins have such queues
+	InternalOwner          bool              `json:"internal_owner"` // likewise
 	Deduplicated           uint64            `json:"messages_deduplicated,omitempty"`
 	DeduplicationKeys      int               `json:"deduplication_keys,omitempty"`
 	Reductions             int64             `json:"reductions"`
+	ReductionsDetails      Details           `json:"reductions_details"`
 	GarbageCollection      GarbageCollection `json:"garbage_collection"`
 	MessageStats           Stats             `json:"message_stats,omitempty"`
 }
@@ -252,6 +256,7 @@ type Connection struct {
 	PeerCertSubject   *string           `json:"peer_cert_subject"`
 	PeerCertIssuer    *string           `json:"peer_cert_issuer"`
 	PeerCertValidity  *string           `json:"peer_cert_validity"`
+	PeerCertSerial    *string           `json:"peer_cert_serial_number"`
 	AuthMechanism     string            `json:"auth_mechanism"`
 	ClientProperties  map[string]any    `json:"client_properties"`
 	UserProvidedName  string            `json:"user_provided_name,omitempty"`
@@ -263,6 +268,7 @@ type Connection struct {
 	SendCnt           uint64            `json:"send_cnt"`
 	SendPend          int               `json:"send_pend"`
 	Reductions        int64             `json:"reductions"`
+	ReductionsDetails Details           `json:"reductions_details"`
 	GarbageCollection GarbageCollection `json:"garbage_collection"`
 }
 
@@ -294,6 +300,7 @@ type Channel struct {
 	AcksUncommitted     int               `json:"acks_uncommitted"`
 	PendingRaftCommands int               `json:"pending_raft_commands"`
 	Reductions          int64             `json:"reductions"`
+	ReductionsDetails   Details           `json:"reductions_details"`
 	GarbageCollection   GarbageCollection `json:"garbage_collection"`
 	ConnectionDetails   Peer              `json:"connection_details"`
 	MessageStats        Stats             `json:"message_stats,omitempty"`

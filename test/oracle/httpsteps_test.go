@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -195,6 +196,8 @@ func (s *apiSide) await(t *testing.T) {
 	}
 }
 
+var accessUsers = []httpUser{nobody, "http-plain", "http-management", "http-policymaker", "http-monitoring", "http-elsewhere"}
+
 // access asks for everything that guest has asked for with GET as users who may less.
 func (c *comparison) access() {
 	c.t.Helper()
@@ -202,8 +205,23 @@ func (c *comparison) access() {
 		if r.method != "GET" && r.method != "OPTIONS" {
 			continue
 		}
-		for _, user := range append([]httpUser{nobody}, "http-plain", "http-management", "http-policymaker", "http-monitoring", "http-elsewhere") {
-			c.play(fmt.Sprintf("[%s] %s %s", user, r.method, r.path), user, r, true)
+		var faults []string
+		users := make(map[string][]string) // by fault
+		for _, user := range accessUsers {
+			before := len(c.found)
+			line := fmt.Sprintf("[%s] %s %s", user, r.method, r.path)
+			c.play(line, user, r, true)
+			for _, f := range c.found[before:] {
+				f = strings.TrimPrefix(f, line+" => ")
+				if users[f] == nil {
+					faults = append(faults, f)
+				}
+				users[f] = append(users[f], cmp.Or(string(user), "nobody"))
+			}
+			c.found = c.found[:before]
+		}
+		for _, f := range faults {
+			c.fault(fmt.Sprintf("[%s] %s %s", strings.Join(users[f], " "), r.method, r.path), f)
 		}
 	}
 }
