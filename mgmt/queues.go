@@ -41,9 +41,7 @@ func (r *request) queueBasics(q *broker.Queue, totals bool) api.QueueBasics {
 	b := api.QueueBasics{
 		Name: v.Name, VHost: v.VHost, Type: v.Type.String(), Durable: v.Durable, AutoDelete: v.AutoDelete,
 		Exclusive: v.Exclusive, Arguments: argumentMap(v.Args), Node: r.s.opt.Node, State: "running",
-	}
-	if v.User != nil {
-		b.Policy = v.User.Name
+		Policy: policyName(v.User), OperatorPolicy: policyName(v.Operator), Definition: argumentMap(v.Definition),
 	}
 	if totals {
 		n := v.Ready + v.Unacked

@@ -184,7 +184,11 @@ type QueueBasics struct {
 	State          string         `json:"state"`
 	Type           string         `json:"type"`
 	VHost          string         `json:"vhost"`
-	Policy         string         `json:"policy,omitempty"`
+	Policy         *string        `json:"policy"`
+	OperatorPolicy *string        `json:"operator_policy"`
+	Definition     map[string]any `json:"effective_policy_definition"`
+	Internal       bool           `json:"internal"`       // never
+	InternalOwner  bool           `json:"internal_owner"` // never
 	Messages       *int           `json:"messages,omitempty"`
 	Ready          *int           `json:"messages_ready,omitempty"`
 	Unacknowledged *int           `json:"messages_unacknowledged,omitempty"`

@@ -7,10 +7,10 @@
 // listed. TestRandom makes scripts up from a seed.
 //
 // TestHTTP does the same with requests of the management API, and TestRabbitmqctl with command lines, both of
-// testdata/http.
+// testdata/http. TestHTTPCoverage fails when an endpoint that a RabbitMQ says it has is not among the requests.
 //
-// RabbitMQ is Debian's rabbitmq-server, which the test starts once in a folder and on ports of its
-// own. Without it the tests are skipped, or fail when FIREMQ_REQUIRE_ORACLE is set. FireMQ runs
+// RabbitMQ is Debian's rabbitmq-server, or with -root one in another root folder, which the test starts once in a
+// folder and on ports of its own. Without it the tests are skipped, or fail when FIREMQ_REQUIRE_ORACLE is set. FireMQ runs
 // inside the test process.
 package oracle
 
