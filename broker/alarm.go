@@ -1,5 +1,7 @@
 package broker
 
+import "slices"
+
 // SetAlarm says whether the broker is low on memory or on disk. While it is, the client of a connection that
 // publishes is told, and what it publishes after that waits (see Peer.Pause and AllowLate); one that only
 // consumes is not affected (but see ConnInfo.AlarmsAtOnce). Any goroutine, no lock held.
@@ -61,15 +63,22 @@ func (c *Conn) heed(publishes bool) {
 const (
 	lateMost  = 8 << 20   // bytes that one connection may publish during one alarm
 	lateBegun = 128 << 10 // of them of messages that it had begun, whatever AllowLate says
+	lateOwing = 512 << 10 // of them when nothing is left of AllowLate's n and it has deliveries to settle
 	lateLeast = 64 << 10  // for less nobody is asked to look again
 )
 
 // AllowLate says how many bytes may be published from now on although an alarm holds. 0, as before the first
-// call: none, but what one read has brought when the connection's first publish during it is seen. Any goroutine,
-// no lock held.
-func (b *Broker) AllowLate(n int64) {
+// call: none, but what one read has brought when the connection's first publish during it is seen. Connections that
+// have deliveries to settle may publish owing bytes more during an alarm, all of them together: others may have used
+// up n, and the acks behind those publishes are what makes room. It is called with each reading, after SetAlarm, by
+// one goroutine at a time; no lock held.
+func (b *Broker) AllowLate(n, owing int64) {
+	if now := b.alarms.Load(); b.owingOf != now {
+		b.owingOf = now
+		b.owing.Store(owing)
+	}
 	b.late.Store(n)
-	if n < lateLeast || b.alarm.Load() == 0 {
+	if b.alarm.Load() == 0 || n < lateLeast && b.owing.Load() < lateLeast {
 		return
 	}
 	for _, c := range b.allConns() {
@@ -78,17 +87,26 @@ func (b *Broker) AllowLate(n int64) {
 }
 
 // MayPublish reports whether the connection may publish although an alarm holds: what comes now may have been
-// on its way when the client was told, unless it came during the alarm. While too much waits for the disk, or memory is to be read first, it may
-// not. By the connection's reader.
+// on its way when the client was told, unless the connection was made during the alarm. While too much waits for the
+// disk, or memory is to be read first, it may not. By the connection's reader.
 func (c *Conn) MayPublish() bool {
 	b := c.b
-	if b.alarm.Load() == 0 || b.late.Load() <= 0 || b.allowance.Load() <= 0 || c.quiet {
+	if b.alarm.Load() == 0 || b.allowance.Load() <= 0 || c.quiet {
 		return false
 	}
 	if b.journal != nil && b.journal.Pending() > journalHigh || c.born != 0 && c.born == b.alarms.Load() {
 		return false
 	}
-	return c.lateOf != b.alarms.Load() || c.lateSum < lateMost
+	c.during()
+	if b.late.Load() > 0 {
+		return c.lateSum < lateMost
+	}
+	return b.owing.Load() > 0 && c.lateOwed < lateOwing && c.owes()
+}
+
+// owes reports whether the connection has deliveries to settle. By the connection's reader.
+func (c *Conn) owes() bool {
+	return slices.ContainsFunc(c.channels, func(ch *Channel) bool { return ch.outstanding() > 0 })
 }
 
 // Newcomer reports whether the connection was made during an alarm. Any goroutine.
@@ -112,14 +130,20 @@ func (c *Conn) MayFinish(n int) bool {
 func (c *Conn) published(n int64) {
 	c.during()
 	c.lateSum += n
-	if left := c.b.late.Add(-n); left <= 0 && left+n > 0 {
+	left := c.b.late.Add(-n)
+	switch {
+	case left > 0:
+	case left+n > 0:
 		c.b.opt.OnGrowth()
+	default:
+		c.lateOwed += n
+		c.b.owing.Add(-n)
 	}
 }
 
 // during begins the account of an alarm.
 func (c *Conn) during() {
 	if now := c.b.alarms.Load(); c.lateOf != now {
-		c.lateOf, c.lateSum, c.lateRest = now, 0, 0
+		c.lateOf, c.lateSum, c.lateOwed, c.lateRest = now, 0, 0, 0
 	}
 }

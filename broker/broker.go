@@ -160,7 +160,10 @@ type Broker struct {
 
 	// Beside alarm. Any goroutine.
 	alarms atomic.Uint64 // how often there was none before
-	late   atomic.Int64  // see AllowLate
+	late   atomic.Int64  // see AllowLate, as the next two
+	owing  atomic.Int64
+	// owingOf is the alarm that owing is about; owned by AllowLate's caller.
+	owingOf uint64
 }
 
 // VHost is one namespace of exchanges and queues.

@@ -110,8 +110,9 @@ type Conn struct {
 	consumed  uint64                 // consumers so far; guarded by mu
 
 	// Owned by the connection's reader.
-	lateOf   uint64 // the alarm that the next two are about, by Broker.alarms
+	lateOf   uint64 // the alarm that the next three are about, by Broker.alarms
 	lateSum  int64  // bytes published during it
+	lateOwed int64  // of them beyond what all might publish
 	lateRest int    // bytes of MayFinish
 
 	awaitsRoom atomic.Bool // the completer has it in its list

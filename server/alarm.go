@@ -30,7 +30,8 @@ type Resources struct {
 // until then nobody publishes more, however busy the machine is. An alarm begins at its limit, for memory a 32nd
 // before, and ends when a twentieth of the limit is free again, so that it does not come and go with every message.
 // While it holds, what clients had on their way when they were
-// told of it may still come, as far as a 64th beyond the limit (see broker.AllowLate). A consumer that drains
+// told of it may still come, as far as a 64th beyond the limit, and as much again of those whose acks may end it (see
+// broker.AllowLate). A consumer that drains
 // queues makes garbage, not free memory, and while publishers are paused little else would have it
 // collected: while the memory alarm holds, the watch does so itself.
 type alarms struct {
@@ -204,7 +205,8 @@ func (a *alarms) sample() (next time.Duration) {
 	if is.MemoryLimit > 0 && !is.MemoryAlarm {
 		room = max(early(is.MemoryLimit)-is.Memory, leastRoom)
 	}
-	a.allow(granted{room, is.lateRoom(known && stall == nil), keptRoom(is.MemoryLimit, is.Memory), declaredRoom(is.MemoryLimit)})
+	disk := known && stall == nil
+	a.allow(granted{room, is.lateRoom(disk), is.owingRoom(disk), keptRoom(is.MemoryLimit, is.Memory), declaredRoom(is.MemoryLimit)})
 	if is.MemoryAlarm != was.MemoryAlarm {
 		a.logChange(is.MemoryAlarm, "memory", "resident", is.Memory, "limit", is.MemoryLimit)
 	}
@@ -243,6 +245,18 @@ func (r *Resources) lateRoom(disk bool) int64 {
 	return max(room/2, 0)
 }
 
+// owingRoom is how many bytes more may be published during an alarm by those whose acks may end it.
+func (r *Resources) owingRoom(disk bool) int64 {
+	room := int64(broker.Unlimited)
+	if r.MemoryLimit > 0 {
+		room = r.MemoryLimit / lateShare
+	}
+	if disk && r.DiskFreeLimit > 0 {
+		room = min(room, r.DiskFreeLimit/lateShare)
+	}
+	return room
+}
+
 // nothing is the limit by which an administrator has all publishers wait, and nobody else.
 const nothing = 1
 
@@ -269,9 +283,10 @@ func declaredRoom(limit int64) int64 {
 	return limit / declaredShare
 }
 
-// granted is how many bytes may be published, be published although an alarm holds, and kept of what is not messages,
-// until the next reading, and how many queues, exchanges and bindings may take in all.
-type granted struct{ published, late, kept, declared int64 }
+// granted is how many bytes may be published, be published although an alarm holds, the same by those with deliveries
+// to settle during one alarm, and kept of what is not messages, until the next reading, and how many queues, exchanges
+// and bindings may take in all.
+type granted struct{ published, late, owing, kept, declared int64 }
 
 // above reports whether n is too near to a limit, which an alarm that holds ends further below only.
 func above(n, limit int64, holds bool) bool {

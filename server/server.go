@@ -229,7 +229,7 @@ func (s *Server) open() error {
 	s.limitUnfinished()
 	alarms.start(b.SetAlarm, func(g granted) {
 		b.Allow(g.published)
-		b.AllowLate(g.late)
+		b.AllowLate(g.late, g.owing)
 		b.AllowKept(g.kept, g.declared)
 	})
 	s.saver.start(b)

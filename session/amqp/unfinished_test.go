@@ -178,7 +178,7 @@ func TestLatePublishesAreTaken(t *testing.T) {
 	c.send(`1 queue.declare queue="q"`, `1 basic.consume queue="q" consumer-tag="t"`)
 	c.got()
 	b.SetAlarm(true, false)
-	b.AllowLate(1 << 20)
+	b.AllowLate(1<<20, 0)
 	message := func() {
 		c.feed(amqp.AppendBody(amqp.AppendContentHeader((&amqp.BasicPublish{RoutingKey: []byte("q")}).AppendFrame(nil, 1), 1, 100_000, []byte{0, 0}), 1, make([]byte, 100_000), 131072))
 	}
@@ -190,7 +190,7 @@ func TestLatePublishesAreTaken(t *testing.T) {
 		t.Errorf("stopped at message %d", n)
 	}
 	c.got()
-	b.AllowLate(300_000)
+	b.AllowLate(300_000, 0)
 	c.runTasks()
 	if c.out.paused != 0 {
 		t.Error("it still waits")
@@ -202,7 +202,7 @@ func TestLatePublishesAreTaken(t *testing.T) {
 		t.Errorf("stopped at message %d", n)
 	}
 	// One connection has a bound of its own, for each alarm.
-	b.AllowLate(1 << 30)
+	b.AllowLate(1<<30, 0)
 	c.runTasks()
 	for ; c.out.paused == 0 && n < 200; n++ {
 		message()
@@ -221,10 +221,61 @@ func TestLatePublishesAreTaken(t *testing.T) {
 	if c.out.paused != 0 {
 		t.Errorf("paused for %b in the next alarm", c.out.paused)
 	}
-	b.AllowLate(0)
+	b.AllowLate(0, 0)
 	message()
 	if c.out.paused == 0 {
 		t.Error("it is read although nothing is allowed")
+	}
+}
+
+// When others have used up what is taken during an alarm, a connection that has deliveries to settle gets its
+// publishes through, so that the acks behind them are read; one without any does not.
+func TestWhoOwesAcksGetsThroughToThem(t *testing.T) {
+	b := newBroker(t)
+	c := openChannel(t, b, Options{})
+	c.send(`1 queue.declare queue="q"`)
+	publish := func(size int) {
+		c.feed(amqp.AppendBody(amqp.AppendContentHeader((&amqp.BasicPublish{RoutingKey: []byte("q")}).AppendFrame(nil, 1), 1, size, []byte{0, 0}), 1, make([]byte, size), 131072))
+	}
+	publish(1)
+	c.got()
+	b.SetAlarm(true, false)
+	b.AllowLate(0, 1<<20)
+	publish(1) // is told
+	publish(100_000)
+	if c.out.paused == 0 {
+		t.Fatal("it is read although it has nothing to settle")
+	}
+	b.AllowLate(100<<10, 1<<20)
+	c.runTasks()
+	c.send(`1 basic.consume queue="q" consumer-tag="t"`)
+	c.got()
+	b.AllowLate(0, 1<<20)
+	n := 0
+	for ; c.out.paused == 0 && n < 100; n++ {
+		publish(100_000)
+	}
+	if n != 6 { // 512 KiB
+		t.Errorf("stopped at message %d", n)
+	}
+	// All of them together have a bound, too, for each alarm.
+	b.SetAlarm(false, false)
+	c.runTasks()
+	c.got()
+	b.SetAlarm(true, false)
+	b.AllowLate(0, 150<<10)
+	c.runTasks()
+	publish(1)
+	for n = 0; c.out.paused == 0 && n < 100; n++ {
+		publish(100_000)
+	}
+	if n != 3 {
+		t.Errorf("with less for all, stopped at message %d", n)
+	}
+	b.AllowLate(0, 150<<10) // the same alarm
+	c.runTasks()
+	if c.out.paused == 0 {
+		t.Error("a reading of memory gives it more")
 	}
 }
 

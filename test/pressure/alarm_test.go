@@ -119,7 +119,7 @@ func TestClientsThatIgnoreTheAlarm(t *testing.T) {
 	b, peak := limited(t)
 	s := newSolo(t, b)
 	s.consume()
-	const peers = 20
+	const peers = 100
 	var confirmed atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{}, peers)
