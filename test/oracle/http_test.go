@@ -22,7 +22,7 @@ var volatile = map[string]bool{
 	"erlang_version": true, "erlang_full_version": true, "crypto_lib_version": true, "cluster_name": true, "rabbit_version": true,
 	"listeners": true, "contexts": true, "object_totals": true, "queue_totals": true, "statistics_db_event_queue": true, "exchange_types": true,
 	"recv_oct": true, "send_oct": true, "cluster_state": true, "user_who_performed_action": true, "ports": true, "message_bytes_ram": true, "ok": true,
-	"messages_ram": true, "connected_at": true, "port": true, "peer_port": true, "recv_cnt": true, "send_cnt": true,
+	"messages_ram": true, "messages_ready_ram": true, "messages_unacknowledged_ram": true, "connected_at": true, "port": true, "peer_port": true, "recv_cnt": true, "send_cnt": true,
 	"total_count": true, "auth_attempts": true, "auth_attempts_succeeded": true, "auth_attempts_failed": true, "consumer_utilisation": true, "consumer_capacity": true, "head_message_timestamp": true, "state": true, "storage_version": true,
 }
 
