@@ -91,7 +91,7 @@ func (ch *Channel) newConsumer(a *ConsumeArgs, q *Queue) *Consumer {
 	if c.Tag == "" {
 		c.Tag = unique("amq.ctag-")
 	}
-	if !a.NoAck && !a.Credited {
+	if !a.Credited { // without acks it is only shown
 		c.Prefetch = ch.prefetch
 	}
 	return c

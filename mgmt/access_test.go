@@ -37,6 +37,7 @@ var accessBodies = map[string]object{
 	"POST /users/bulk-delete":                                  {"users": []any{"victim"}},
 	"PUT /permissions/{vhost}/{user}":                          {"configure": "", "write": "", "read": ""},
 	"PUT /topic-permissions/{vhost}/{user}":                    {"exchange": "amq.topic", "write": "", "read": ""},
+	"PUT /topic-permissions/{vhost}/{user}/{exchange}":         {"exchange": "amq.topic", "write": "", "read": ""},
 	"PUT /policies/{vhost}/{name}":                             {"pattern": "^z", "definition": object{"max-length": 1}},
 	"PUT /operator-policies/{vhost}/{name}":                    {"pattern": "^z", "definition": object{"max-length": 1}},
 	"PUT /parameters/{component}/{vhost}/{name}":               {"value": object{"max-queues": 100}},
@@ -138,6 +139,11 @@ func TestAccess(t *testing.T) {
 			}
 			status := u.c.do(e.Method, path, body).status
 			fmt.Fprintf(&b, " %13d", status)
+			if e.Method == "GET" {
+				if h := u.c.do("HEAD", path, nil).status; h != status {
+					t.Errorf("HEAD %s of %s: %d", e.Path, u.column, h)
+				}
+			}
 			if e.Method != "GET" && status < 300 {
 				if strings.HasPrefix(e.Path, "/connections/") && e.Method == "DELETE" {
 					waitFor(t, conn.IsClosed)

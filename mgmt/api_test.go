@@ -308,7 +308,7 @@ func TestLists(t *testing.T) {
 		"/queues?page=1&page_size=501":          "invalid_pagination_parameters Invalid pagination parameters: page number 1, page size 501",
 		"/queues?page=x":                        "bad_request Pagination parameters are invalid",
 		"/queues?page=1&name=(&use_regex=true":  "bad_request Pagination parameters are invalid",
-		"/queues?lengths_age=60&lengths_incr=0": "bad_request Invalid range parameters: age 60, incr 0",
+		"/queues?lengths_age=60&lengths_incr=0": "invalid_range_parameters Invalid range parameters: age 60, incr 0",
 	} {
 		a := c.do("GET", path, nil)
 		var e struct{ Error, Reason string }

@@ -112,12 +112,15 @@ func postBinding(r *request) error {
 	if err != nil {
 		return err
 	}
-	key, err := b.text("routing_key")
+	key, err := b.textIfThere("routing_key")
 	if err != nil {
 		return err
 	}
 	if err := shortName("routing key", key); err != nil {
 		return err
+	}
+	if v, ok := b["arguments"]; ok && v == nil {
+		return badRequest("null_not_allowed")
 	}
 	args, err := b.arguments("arguments")
 	if err != nil {

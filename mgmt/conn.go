@@ -41,7 +41,7 @@ type conn struct {
 	since time.Time // of the stage
 
 	// Owned by the connection's goroutine.
-	body, answer int64 // what its request holds of Server.bodies and Server.answers
+	body, answer share // what its request holds of Server.bodies and Server.answers
 	linger       bool  // there is more to come that is not read
 }
 
@@ -203,7 +203,7 @@ func (s *Server) state(nc net.Conn, state fasthttp.ConnState) {
 	default:
 		return
 	}
-	s.litter(c.body + c.answer)
+	s.litter(c.body.bytes + c.answer.bytes)
 	s.bodies.giveBack(&c.body)
 	s.answers.giveBack(&c.answer)
 }

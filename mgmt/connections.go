@@ -13,7 +13,7 @@ func (r *request) connections() []broker.ConnView {
 	all := r.s.opt.Broker.Connections()
 	vhost, inVHost := r.vars["vhost"]
 	return slices.DeleteFunc(all, func(c broker.ConnView) bool {
-		return inVHost && c.VHost != vhost || !inVHost && !r.seesAll() && c.User != r.user.Name
+		return inVHost && c.VHost != vhost || !r.seesAll() && c.User != r.user.Name
 	})
 }
 
@@ -153,7 +153,7 @@ func deleteUserConnections(r *request) error {
 func (r *request) channels() []broker.ChannelView {
 	vhost, inVHost := r.vars["vhost"]
 	return slices.DeleteFunc(r.s.opt.Broker.Channels(), func(c broker.ChannelView) bool {
-		return inVHost && c.Connection.VHost != vhost || !inVHost && !r.seesAll() && c.User != r.user.Name
+		return inVHost && c.Connection.VHost != vhost || !r.seesAll() && c.User != r.user.Name
 	})
 }
 

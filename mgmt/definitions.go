@@ -47,7 +47,7 @@ func (s *Server) export() api.Definitions {
 	b := s.opt.Broker
 	d := api.Definitions{
 		RabbitVersion: compatibleVersion, RabbitMQVersion: compatibleVersion, ProductName: "FireMQ", ProductVersion: s.opt.Version,
-		Format: "cluster", OriginalCluster: s.clusterName(), Explanation: "Definitions of broker '" + s.clusterName() + "'",
+		Format: "cluster", OriginalCluster: s.clusterName(), Explanation: "Definitions of cluster '" + s.clusterName() + "'",
 		Users: []api.User{}, VHosts: []api.VHostDefinition{}, Permissions: []api.Permission{}, TopicPermissions: []api.TopicPermission{},
 		GlobalParameters: s.globals(), VHostParts: newParts(),
 	}

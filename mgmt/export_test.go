@@ -6,6 +6,8 @@ import "time"
 const (
 	MaxOfOne = maxOfOne
 	MaxConns = maxConns
+
+	GarbageBytes = garbageBytes
 )
 
 // ListenAt is Listen with other times for a header, a body and an answer.
@@ -14,7 +16,16 @@ func ListenAt(addr string, o Options, header, body, answer time.Duration) (*Serv
 }
 
 // Held is what requests hold of the budgets of bodies and answers now, in bytes.
-func (s *Server) Held() (bodies, answers int64) { return s.bodies.held.Load(), s.answers.held.Load() }
+func (s *Server) Held() (bodies, answers int64) { return s.bodies.all(), s.answers.all() }
+
+func (b *budget) all() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.large != nil {
+		return b.held + b.large.bytes
+	}
+	return b.held
+}
 
 // Connections are counted by the bounds.
 func (s *Server) Connections() int {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/firemq/firemq/broker"
+	"github.com/firemq/firemq/broker/auth"
 	messages "github.com/firemq/firemq/broker/message"
 	amqpframes "github.com/firemq/firemq/frames/amqp"
 	"github.com/firemq/firemq/mgmt"
@@ -22,6 +23,7 @@ import (
 type guarded struct {
 	t *testing.T
 	s *mgmt.Server
+	b *broker.Broker
 }
 
 // guard starts one with a limit of memory, 0 for none, and with what a client may take of time.
@@ -54,7 +56,20 @@ func guardWith(t *testing.T, o mgmt.Options, header, body, answer time.Duration)
 		s.Close()
 		b.Close()
 	})
-	return &guarded{t, s}
+	return &guarded{t, s, b}
+}
+
+// user makes users that may do everything, with the password "secret".
+func (g *guarded) user(names ...string) {
+	g.t.Helper()
+	for _, name := range names {
+		if err := g.b.Users().AddUser(name, "secret", "administrator"); err != nil {
+			g.t.Fatal(err)
+		}
+		if _, err := g.b.Users().SetPermissions(auth.Permission{User: name, VHost: "/", Configure: ".*", Write: ".*", Read: ".*"}); err != nil {
+			g.t.Fatal(err)
+		}
+	}
 }
 
 // dial connects from an address of this machine.
@@ -145,7 +160,7 @@ func TestBodies(t *testing.T) {
 		{"without credentials", head("PUT", putQueue, "", length(1000)), 401, "Not_Authorized"},
 		{"with wrong credentials", head("PUT", putQueue, "guest:wrong", length(1_000_000)), 401, "Not_Authorized"},
 		{"of a user that may not", head("POST", "/api/definitions", "managing:secret", length(19_000_000)), 401, "Not administrator user"},
-		{"of a user of no vhost", head("POST", publishX, "managing:secret", length(19_000_000)), 401, "User not authorised to access virtual host"},
+		{"of a user of no vhost", head("POST", publishX, "managing:secret", length(19_000_000)), 404, "vhost_not_found"},
 		{"for what needs none", head("PUT", putQueue, "guest:guest", length(65537)), 413, "Exceeded HTTP request body size limit of 65536 bytes"},
 		{"of a login", head("POST", "/api/login", "", length(5000)), 413, "Exceeded HTTP request body size limit of 4096 bytes"},
 		{"of definitions", head("POST", "/api/definitions", "guest:guest", length(20<<20+1)), 413, "Exceeded HTTP request body size limit of 20971520 bytes"},
@@ -204,6 +219,7 @@ func TestLoginForm(t *testing.T) {
 func TestBodiesTogether(t *testing.T) {
 	const memory = 256 << 20 // an eighth of it is 32 MiB; a body counts four times
 	g := guard(t, memory, time.Hour, time.Hour, time.Hour)
+	g.user("another", "third", "fourth")
 	message := func(size int) string {
 		before, after := `{"properties":{},"routing_key":"q","payload":"`, `","payload_encoding":"string"}`
 		return before + strings.Repeat("a", size-len(before)-len(after)) + after
@@ -216,33 +232,51 @@ func TestBodiesTogether(t *testing.T) {
 	waitFor(t, func() bool { bodies, _ := g.s.Held(); return bodies == 0 })
 
 	text := message(3 << 20)
-	request := head("POST", publishX, "guest:guest", length(len(text))) + text
+	request := func(user string) string { return head("POST", publishX, user, length(len(text))) + text }
 	var first []*rawClient
-	for range 2 {
-		first = append(first, g.dial("127.0.0.1").send(request[:len(request)-10]))
+	begin := func(from, user string) {
+		t.Helper()
+		before, _ := g.s.Held()
+		c := g.dial(from)
+		c.send(request(user)[:len(request(user))-10])
+		waitFor(t, func() bool { bodies, _ := g.s.Held(); return bodies >= before+4*int64(len(text)) })
+		first = append(first, c)
 	}
-	waitFor(t, func() bool { bodies, _ := g.s.Held(); return bodies >= 8*int64(len(text)) })
-	for i := range 28 {
-		a := g.dial("127.0.0.1").send(request[:len(request)/2]).answer()
+	refused := func(from, user string) {
+		t.Helper()
+		before, _ := g.s.Held()
+		a := g.dial(from).send(request(user)[:len(text)/2]).answer()
 		if a.status != 503 || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "try again") {
-			t.Fatalf("body %d beside them: %d %s", i, a.status, a.body)
+			t.Fatalf("one more of %s from %s: %d %s", user, from, a.status, a.body)
 		}
-		if bodies, _ := g.s.Held(); bodies > memory/8 {
-			t.Fatalf("%d bytes are held", bodies)
+		if bodies, _ := g.s.Held(); bodies > before {
+			t.Fatalf("%d bytes are held, and were %d", bodies, before)
 		}
 	}
-	small := `{"durable":true}`
-	if a := g.dial("127.0.0.1").send(head("PUT", putQueue, "guest:guest", length(len(small))) + small).answer(); a.status != 201 {
-		t.Errorf("a small body meanwhile: %d %s", a.status, a.body)
+	begin("127.0.0.1", "guest:guest") // 12 of the 16 MiB of one
+	for range 28 {
+		refused("127.0.0.1", "guest:guest")
+	}
+	refused("127.0.0.2", "guest:guest")    // of the same user
+	refused("127.0.0.1", "another:secret") // of the same address
+	begin("127.0.0.2", "another:secret")   // 24 of 32 MiB
+	refused("127.0.0.2", "guest:guest")    // of a user and an address that have some
+	begin("127.0.0.3", "third:secret")     // is beyond them, but has none else
+	refused("127.0.0.4", "fourth:secret")  // likewise, and the second one of those
+	for i, user := range []string{"guest:guest", "fourth:secret"} {
+		small := `{"durable":true}`
+		if a := g.dial("127.0.0.1").send(head("PUT", putQueue, user, length(len(small))) + small).answer(); a.status != 201 && a.status != 204 {
+			t.Errorf("small body %d meanwhile: %d %s", i, a.status, a.body)
+		}
 	}
 	for _, c := range first {
-		if a := c.send(request[len(request)-10:]).answer(); a.status != 200 {
+		if a := c.send(text[len(text)-10:]).answer(); a.status != 200 {
 			t.Errorf("a body that was there first: %d %s", a.status, a.body)
 		}
 	}
 	waitFor(t, func() bool { bodies, _ := g.s.Held(); return bodies == 0 })
-	// What they have left behind is swept up.
-	waitFor(t, func() bool { return g.s.Garbage() < 1<<20 })
+	// What they have left behind is swept up, but for less than what is worth it.
+	waitFor(t, func() bool { return g.s.Garbage() < mgmt.GarbageBytes })
 }
 
 // TestBodiesOfManyValues: a short text that takes much memory to read counts for what it takes.
@@ -252,9 +286,9 @@ func TestBodiesOfManyValues(t *testing.T) {
 	if len(text) > 64<<10 {
 		t.Fatal("that is no small body")
 	}
-	// While another holds the eighth of the limit.
-	g.dial("127.0.0.1").send(head("POST", publishX, "guest:guest", length(2<<20-10_000)) + `{"payload":"` + strings.Repeat("a", 2<<20-20_000))
-	waitFor(t, func() bool { bodies, _ := g.s.Held(); return bodies > 7<<20 })
+	// While another holds most of what there is for its user: half of an eighth of the limit.
+	g.dial("127.0.0.1").send(head("POST", publishX, "guest:guest", length(900_000)) + `{"payload":"` + strings.Repeat("a", 800_000))
+	waitFor(t, func() bool { bodies, _ := g.s.Held(); return bodies > 3<<20 })
 	if a := g.dial("127.0.0.1").send(head("POST", publishX, "guest:guest", length(len(text))) + text).answer(); a.status != 503 {
 		t.Errorf("30,000 values beside it: %d %s", a.status, a.body)
 	}

@@ -58,8 +58,8 @@ func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) 
 		return err
 	}
 	n := len(all)
-	from := (page - 1) * size
-	if from >= n && page > 1 {
+	from := min((page-1)*size, n+1)
+	if from > n { // the page behind a full last one is empty
 		return failed(400, "page_out_of_range", fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", page, size, n))
 	}
 	to := min(from+size, n)

@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"math"
 	"regexp"
@@ -80,13 +81,21 @@ func (s *Server) serveMetrics(c *fasthttp.RequestCtx, path string) {
 		c.Error("Unknown Registry", fasthttp.StatusNotFound)
 		return
 	}
-	if o := s.opt.Broker.Objects(); g.objects {
-		socket := c.Conn().(*conn)
-		if n := int64(o.Queues+o.Connections+o.Channels) * rowBytes; n > freeBytes && !s.answers.take(&socket.answer, n) {
-			c.Response.Header.Set("Retry-After", "1")
-			c.Error("other scrapes are not read\n", fasthttp.StatusServiceUnavailable)
-			return
-		}
+	// What it keeps of objects until its reader has it counts as an answer does.
+	socket := c.Conn().(*conn)
+	o := s.opt.Broker.Objects()
+	rows := o.Queues
+	if g.objects {
+		rows += o.Connections + o.Channels
+	}
+	unread := func() {
+		c.Error("other scrapes are not read\n", fasthttp.StatusServiceUnavailable)
+		c.Response.Header.Set("Retry-After", "1")
+	}
+	socket.answer.of(nil, socket.from)
+	if n := int64(rows) * rowBytes; n > freeBytes && !s.answers.take(&socket.answer, n) {
+		unread()
+		return
 	}
 	c.SetContentType("text/plain; version=0.0.4; charset=utf-8")
 	c.Response.Header.Set("Vary", "Accept-Encoding")
@@ -94,7 +103,38 @@ func (s *Server) serveMetrics(c *fasthttp.RequestCtx, path string) {
 	if a.packed {
 		c.Response.Header.SetContentEncoding("gzip")
 	}
-	c.SetBodyStream(a, -1)
+	if c.Request.Header.IsHTTP11() {
+		c.SetBodyStream(a, -1)
+		return
+	}
+	// A client of HTTP/1.0 must know the length before.
+	k := &kept{s: s, socket: socket}
+	if _, err := a.WriteTo(k); err != nil {
+		unread()
+		return
+	}
+	c.Response.SetBodyRaw(k.body)
+}
+
+// kept is a scrape in memory, which counts as an answer.
+type kept struct {
+	s      *Server
+	socket *conn
+	body   []byte
+}
+
+var errUnread = errors.New("answers that are not read take the memory there is for them")
+
+func (k *kept) Write(p []byte) (int, error) {
+	if n := len(k.body) + len(p); n > cap(k.body) {
+		more := max(2*cap(k.body), n)
+		if more > freeBytes && !k.s.answers.take(&k.socket.answer, k.socket.answer.bytes+int64(more-cap(k.body))) {
+			return 0, errUnread
+		}
+		k.body = append(make([]byte, 0, more), k.body...)
+	}
+	k.body = append(k.body, p...)
+	return len(p), nil
 }
 
 // rowBytes is about what a scrape keeps of an object that it shows, until its reader has it.

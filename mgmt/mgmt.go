@@ -143,7 +143,7 @@ func listen(addr string, o Options, p pace) (*Server, error) {
 		sampler: newSampler(o.Broker), quit: make(chan struct{}), sweep: make(chan struct{}, 1),
 		conns: make(map[*conn]struct{}), byOwner: make(map[netip.Prefix]int),
 	}
-	s.bodies.limit, s.answers.limit = s.share(bodiesShare), s.share(answersShare)
+	s.bodies, s.answers = newBudget(s.share(bodiesShare)), newBudget(s.share(answersShare))
 	s.http = &fasthttp.Server{
 		Handler:            s.handler(),
 		Name:               "FireMQ",
@@ -155,6 +155,7 @@ func listen(addr string, o Options, p pace) (*Server, error) {
 		WriteTimeout:       p.answer,
 		IdleTimeout:        p.idle,
 		ErrorHandler:       unreadable,
+		ExpectHandler:      s.expect,
 		ConnState:          s.state,
 
 		DisablePreParseMultipartForm: true,
@@ -240,7 +241,11 @@ func (s *Server) handler() fasthttp.RequestHandler {
 	return func(c *fasthttp.RequestCtx) {
 		socket := c.Conn().(*conn)
 		s.enter(socket, serving)
-		if s.opt.Fire != nil && c.IsGet() && string(c.Path()) == "/fire" {
+		path := string(c.Path())
+		if _, isAPI := apiPath(c); isAPI || !c.IsGet() && !c.IsHead() {
+			path = ""
+		}
+		if path == "/fire" && s.opt.Fire != nil && c.IsGet() {
 			if s.opt.Control != nil && s.opt.Control.Suspended() {
 				c.Error("no clients are taken now\n", fasthttp.StatusServiceUnavailable)
 				return
@@ -250,7 +255,7 @@ func (s *Server) handler() fasthttp.RequestHandler {
 			}
 			return
 		}
-		if path := string(c.Path()); (path == "/metrics" || strings.HasPrefix(path, "/metrics/")) && (c.IsGet() || c.IsHead()) {
+		if path == "/metrics" || strings.HasPrefix(path, "/metrics/") {
 			s.serveMetrics(c, strings.TrimSuffix(strings.TrimPrefix(path, "/metrics"), "/"))
 			return
 		}
@@ -259,17 +264,15 @@ func (s *Server) handler() fasthttp.RequestHandler {
 }
 
 func (s *Server) serve(c *fasthttp.RequestCtx) {
-	path := string(c.Path())
-	if path == apiPrefix || strings.HasPrefix(path, apiPrefix+"/") {
-		c.Response.Header.Set("X-Content-Type-Options", "nosniff")
-		s.serveAPI(c)
+	if segments, isAPI := apiPath(c); isAPI {
+		s.serveAPI(c, segments)
 		return
 	}
 	if !c.IsGet() && !c.IsHead() {
 		c.Error("method not allowed\n", fasthttp.StatusMethodNotAllowed)
 		return
 	}
-	switch {
+	switch path := string(c.Path()); {
 	case path == "/healthz":
 		c.SetContentType("text/plain; charset=utf-8")
 		c.WriteString("ok\n")

@@ -29,6 +29,12 @@ func postLogin(r *request) error {
 	return r.ok("ok")
 }
 
+// logout has a browser forget that cookie.
+func logout(r *request) error {
+	r.Response.Header.Set("Set-Cookie", "auth=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0")
+	return r.done(false)
+}
+
 // attemptsOf are the logins of one protocol.
 type attemptsOf struct {
 	Protocol  string `json:"protocol"`

@@ -21,6 +21,9 @@ const (
 	componentLimits         = "vhost-limits"
 )
 
+// limitsParameter is the name of the only parameter of componentLimits.
+const limitsParameter = "limits"
+
 func policyOf(p *broker.PolicyDef) api.Policy {
 	return api.Policy{
 		VHost: p.VHost, Name: p.Name, Pattern: p.Pattern, ApplyTo: p.ApplyTo, Definition: argumentMap(p.Definition), Priority: p.Priority,
@@ -66,7 +69,7 @@ func policyFrom(name string, b body, operator bool) (*policy.Policy, error) {
 		return nil, err
 	}
 	value := func(key string, absent table.Value) (table.Value, error) {
-		if b[key] == nil {
+		if _, ok := b[key]; !ok {
 			return absent, nil
 		}
 		v, err := table.FromAny(b[key])
@@ -157,7 +160,7 @@ func (r *request) parameters(component string) []api.Parameter {
 	if component == "" || component == componentLimits {
 		for _, v := range r.scope() {
 			if l := r.s.opt.Broker.VHostLimits(v); len(l) > 0 {
-				items = append(items, api.Parameter{VHost: v, Component: componentLimits, Name: "limits", Value: encode(nil, l, nil)})
+				items = append(items, api.Parameter{VHost: v, Component: componentLimits, Name: limitsParameter, Value: encode(nil, l, nil)})
 			}
 		}
 	}
@@ -201,6 +204,9 @@ func putParameter(r *request) error {
 		return err
 	}
 	value, ok := b["value"].(map[string]any)
+	if list, isList := b["value"].([]any); isList && len(list) == 0 {
+		ok = true // an empty object of some languages
+	}
 	if !ok {
 		return badRequest([]string{"not_json_object", "value"})
 	}
@@ -208,7 +214,15 @@ func putParameter(r *request) error {
 		if !r.user.HasTag(tagAdministrator) {
 			return notAuthorised("Not administrator user")
 		}
+		for _, key := range [...]string{"priority", "pattern", "definition"} {
+			if _, ok := value[key]; !ok {
+				return badRequestf("Validation failed\n\nKey \"%s\" not found in %s\n", key, r.vars["name"])
+			}
+		}
 		return r.putPolicyAs(value, true)
+	}
+	if r.vars["name"] != limitsParameter {
+		return badRequestf("Validation failed\n\nlimits of a vhost are named %s\n", limitsParameter)
 	}
 	limits, err := limitsFrom(value)
 	if err != nil {
@@ -268,15 +282,9 @@ const (
 	clusterIDParameter   = "internal_cluster_id"
 )
 
-// globals are the global parameters with the built-in ones.
+// globals are the global parameters: clusterNameParameter is there once it was set.
 func (s *Server) globals() []api.GlobalParameter {
 	m := s.opt.Broker.Globals()
-	if m == nil {
-		m = make(map[string]json.RawMessage)
-	}
-	if _, ok := m[clusterNameParameter]; !ok {
-		m[clusterNameParameter] = encode(nil, s.clusterName(), nil)
-	}
 	items := []api.GlobalParameter{}
 	for _, name := range sortedKeys(m) {
 		items = append(items, api.GlobalParameter{Name: name, Value: m[name]})
@@ -325,8 +333,8 @@ func putGlobal(r *request) error {
 	if err != nil {
 		return err
 	}
-	if err := b.need("value"); err != nil {
-		return err
+	if _, ok := b["value"]; !ok { // null is one
+		return b.need("value")
 	}
 	value := encode(nil, b["value"], nil)
 	if err := within("global parameter", len(r.vars["name"])+len(value)); err != nil {

@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,9 +41,7 @@ func (r *request) queueBasics(q *broker.Queue, totals bool) api.QueueBasics {
 	b := api.QueueBasics{
 		Name: v.Name, VHost: v.VHost, Type: v.Type.String(), Durable: v.Durable, AutoDelete: v.AutoDelete,
 		Exclusive: v.Exclusive, Arguments: argumentMap(v.Args), Node: r.s.opt.Node, State: "running",
-	}
-	if v.User != nil {
-		b.Policy = v.User.Name
+		Policy: policyName(v.User), OperatorPolicy: policyName(v.Operator), Definition: argumentMap(v.Definition),
 	}
 	if totals {
 		n := v.Ready + v.Unacked
@@ -104,7 +103,7 @@ func (r *request) queue(w *view, q *broker.Queue) api.Queue {
 		Lengths:   w.lengthsOf(s, lengths{v.Ready, v.Unacked}),
 		Consumers: v.Consumers, ConsumerCapacity: capacity, ConsumerUtilisation: capacity,
 		Memory:      queueMemory(&v.QueueCounts),
-		MessagesRAM: n, MessagesPersistent: v.Persistent, MessagesDelayed: v.Delayed,
+		MessagesRAM: n, MessagesReadyRAM: v.Ready, MessagesUnackedRAM: v.Unacked, MessagesPersistent: v.Persistent, MessagesDelayed: v.Delayed,
 		MessageBytes: bytes, MessageBytesReady: v.ReadyBytes, MessageBytesUnacked: v.UnackedBytes,
 		MessageBytesRAM: bytes, MessageBytesPersistent: v.PersistentBytes, MessageBytesDelayed: v.DelayedBytes,
 		ExclusiveConsumerTag: optional(v.ExclusiveTag), SingleActiveTag: optional(v.ActiveTag),
@@ -234,8 +233,13 @@ func queueActions(r *request) error {
 
 func listConsumers(r *request) error {
 	var all []broker.ConsumerView
-	for _, q := range r.queues() {
-		all = append(all, q.Consumers()...)
+	for _, v := range r.visible() {
+		for _, q := range r.s.opt.Broker.Queues(v) {
+			all = append(all, q.Consumers()...)
+		}
+	}
+	if !r.seesAll() {
+		all = slices.DeleteFunc(all, func(c broker.ConsumerView) bool { return c.User != r.user.Name })
 	}
 	return plain(r, r.consumers(all))
 }

@@ -1,7 +1,9 @@
 package mgmt
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -289,17 +291,20 @@ type view struct {
 	lengths, messages, bytes window
 }
 
+// maxAge is the oldest sample that can be asked for, in seconds.
+const maxAge = 1 << 31
+
 // rates reads the windows of the query.
 func (r *request) rates() (*view, error) {
 	v := &view{s: r.s.sampler, now: time.Now().UnixMilli()}
 	for prefix, w := range map[string]*window{"lengths": &v.lengths, "msg_rates": &v.messages, "data_rates": &v.bytes} {
-		age, e1 := r.QueryArgs().GetUint(prefix + "_age")
-		incr, e2 := r.QueryArgs().GetUint(prefix + "_incr")
+		age, e1 := strconv.Atoi(r.query(prefix + "_age"))
+		incr, e2 := strconv.Atoi(r.query(prefix + "_incr"))
 		if e1 != nil || e2 != nil {
 			continue
 		}
-		if age == 0 || incr == 0 {
-			return nil, badRequestf("Invalid range parameters: age %d, incr %d", age, incr)
+		if age <= 0 || incr <= 0 || age > maxAge || incr > maxAge {
+			return nil, failed(400, "invalid_range_parameters", fmt.Sprintf("Invalid range parameters: age %d, incr %d", age, incr))
 		}
 		*w = window{int64(age) * 1000, int64(incr) * 1000}
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -32,61 +31,6 @@ type pace struct {
 
 var usualPace = pace{header: 10 * time.Second, body: 10 * time.Second, answer: 30 * time.Second, idle: time.Minute}
 
-// Bounds of all requests together. Those that would pass them are answered 503; one that is alone never is.
-const (
-	freeBytes    = 64 << 10 // of each request that are not counted
-	bodiesShare  = 8        // bodies and what reading them takes may hold 1/8 of the memory limit
-	answersShare = 8        // answers that wait for their readers, likewise
-	withoutLimit = 1 << 30  // the memory limit where there is none
-)
-
-// budget is what all requests hold of one kind, in bytes. Any goroutine.
-type budget struct {
-	limit func() int64 // immutable
-	held  atomic.Int64
-}
-
-// take adds n bytes to the mine that a request holds, unless there are too many together with those of others.
-func (b *budget) take(mine *int64, n int64) bool {
-	if n <= 0 {
-		return true
-	}
-	sum := b.held.Add(n)
-	if sum > b.limit() && sum > *mine+n {
-		b.held.Add(-n)
-		return false
-	}
-	*mine += n
-	return true
-}
-
-// add is take for what is there already.
-func (b *budget) add(mine *int64, n int64) {
-	if n > 0 {
-		b.held.Add(n)
-		*mine += n
-	}
-}
-
-// giveBack ends what a request holds.
-func (b *budget) giveBack(mine *int64) {
-	b.held.Add(-*mine)
-	*mine = 0
-}
-
-// share is a part of the memory limit.
-func (s *Server) share(of int64) func() int64 {
-	return func() int64 {
-		limit := int64(withoutLimit)
-		if s.opt.Resources != nil {
-			if l := s.opt.Resources().MemoryLimit; l > 0 {
-				limit = l
-			}
-		}
-		return limit / of
-	}
-}
-
 // busy is the answer of a request that has to wait for others.
 func (r *request) busy() error {
 	return r.unavailable("Large requests of others take the memory there is for them: try again")
@@ -102,22 +46,35 @@ func tooLarge(most int) error {
 	return failed(fasthttp.StatusRequestEntityTooLarge, "bad_request", fmt.Sprintf("Exceeded HTTP request body size limit of %d bytes", most))
 }
 
-// receive reads the body, of at most most bytes. What the connection's goroutine holds of it is given back when the
-// request is over.
+// admit refuses a body of more than most bytes, or one that there is no room for, by what its sender says of it.
+func (r *request) admit(most int) error {
+	length := r.Request.Header.ContentLength() // negative: it comes in chunks, or there is none
+	if length > most {
+		return tooLarge(most)
+	}
+	if length > freeBytes && !r.s.bodies.fits(r.holding(), copies*int64(length)) {
+		return r.busy()
+	}
+	return nil
+}
+
+// holding is the request's share of the bodies.
+func (r *request) holding() *share {
+	c := r.socket()
+	c.body.of(r.user, c.from)
+	return &c.body
+}
+
+// receive reads the body, of at most most bytes, which was admitted. What the connection's goroutine holds of it is
+// given back when the request is over.
 func (r *request) receive(most int) error {
 	stream := r.RequestBodyStream()
 	if stream == nil {
 		return nil
 	}
-	length := r.Request.Header.ContentLength() // negative: it comes in chunks
-	if length > most {
-		return tooLarge(most)
-	}
+	length := r.Request.Header.ContentLength()
 	c := r.socket()
-	bodies := &r.s.bodies
-	if held := bodies.held.Load(); length > freeBytes && held > 0 && held+copies*int64(length) > bodies.limit() {
-		return r.busy() // before its sender has sent it all
-	}
+	bodies, held := &r.s.bodies, r.holding()
 	room := freeBytes
 	if length >= 0 {
 		room = min(length, room)
@@ -136,7 +93,7 @@ func (r *request) receive(most int) error {
 			if length >= 0 {
 				room = min(room, length+1)
 			}
-			if room > freeBytes && !bodies.take(&c.body, copies*int64(room)-c.body) {
+			if room > freeBytes && !bodies.take(held, copies*int64(room)) {
 				return r.busy()
 			}
 			p = append(make([]byte, 0, room), p...)
@@ -150,7 +107,7 @@ func (r *request) receive(most int) error {
 			if length >= 0 && len(p) < length {
 				return r.unfinished(badRequest("The request's body is not complete"))
 			}
-			if n := cost(p); n > freeBytes && !bodies.take(&c.body, n-c.body) {
+			if n := cost(p); n > freeBytes && !bodies.take(held, n) {
 				return r.busy()
 			}
 			r.Request.SetBodyRaw(p)

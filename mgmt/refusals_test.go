@@ -65,7 +65,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		"unknown user":          {c.as(strings.Repeat("x", 5000), "hunter2"), "GET", "/whoami", nil, 401, `msg="login refused" peer=P user=` + strings.Repeat("x", 255) + ` vhost="" code=401 reason=`},
 		"no tag":                {c.as("nobody", "secret"), "GET", "/whoami", nil, 401, `msg="request refused" peer=P user=nobody vhost="" code=401 reason="Not management user" method=GET path=/whoami`},
 		"no administrator":      {c.as("reader", "secret"), "PUT", "/users/mallory", object{"password": "hunter2", "tags": ""}, 401, `msg="request refused" peer=P user=reader vhost="" code=401 reason="Not administrator user" method=PUT path=/users/{user}`},
-		"another vhost":         {c.as("reader", "secret"), "GET", "/queues/%2F", nil, 401, `user=reader vhost=/ code=401 reason="User not authorised to access virtual host" method=GET path=/queues/{vhost}`},
+		"another vhost":         {c.as("reader", "secret"), "GET", "/queues/%2F", nil, 404, `user=reader vhost=/ code=404 reason="User not authorised to access virtual host" method=GET path=/queues/{vhost}`},
 		"a secret in the path":  {c.as("nobody", "secret"), "GET", "/auth/hash_password/hunter2", nil, 401, `user=nobody vhost="" code=401 reason="Not management user" method=GET path=/auth/hash_password/{password}`},
 		"no permission":         {c.as("reader", "secret"), "DELETE", "/queues/v/q", nil, 401, `user=reader vhost=v code=401 reason="configure access to queue 'q' in vhost 'v' refused for user 'reader'" method=DELETE path=/queues/{vhost}/{queue}`},
 		"an inequivalent queue": {c, "PUT", "/queues/v/q", object{"durable": false}, 400, `user=guest vhost=v code=400 reason="inequivalent arg 'durable' for queue 'q' in vhost 'v'`},

@@ -26,6 +26,9 @@ type request struct {
 	user *auth.User        // who asks; nil for endpoints that need nobody
 	vars map[string]string // the names in the path, decoded
 	path string            // of the endpoint
+
+	handler handler // of a request that was checked
+	most    int     // bytes of its body
 }
 
 // failure is an answer other than success.
@@ -109,14 +112,23 @@ func (r *request) send(status int, p []byte) error {
 // room reports whether there is room for n bytes of an answer, with what it takes to make it, beside those of others. It
 // counts them from then on.
 func (r *request) room(n int) bool {
+	if n <= freeBytes {
+		return true
+	}
+	return r.s.answers.take(r.answering(), int64(n))
+}
+
+// answering is the request's share of the answers.
+func (r *request) answering() *share {
 	c := r.socket()
-	return n <= freeBytes || r.s.answers.take(&c.answer, int64(n)-c.answer)
+	c.answer.of(r.user, c.from)
+	return &c.answer
 }
 
 // put is send for an answer that must not be lost, whatever others do.
 func (r *request) put(status int, p []byte) {
-	if c := r.socket(); len(p) > freeBytes {
-		r.s.answers.add(&c.answer, int64(len(p))-c.answer)
+	if len(p) > freeBytes {
+		r.s.answers.add(r.answering(), int64(len(p)))
 	}
 	r.SetStatusCode(status)
 	r.SetContentType("application/json")
@@ -177,17 +189,23 @@ func (b body) need(keys ...string) error {
 // termColumns is the longest Erlang term that is printed on one line.
 const termColumns = 78
 
-// text is a string; a number is taken as its digits.
+// text is a string, "" when it is absent.
 func (b body) text(key string) (string, error) {
 	switch v := b[key].(type) {
 	case nil:
 		return "", nil
 	case string:
 		return v, nil
-	case json.Number:
-		return v.String(), nil
 	}
 	return "", badRequest([]any{"not_string", key})
+}
+
+// textIfThere is a string that may be absent, but not null.
+func (b body) textIfThere(key string) (string, error) {
+	if v, ok := b[key]; ok && v == nil {
+		return "", badRequest([]any{"not_string", key})
+	}
+	return b.text(key)
 }
 
 // boolean is true or false, also as a string.

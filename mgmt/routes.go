@@ -114,22 +114,72 @@ next:
 
 const apiPrefix = "/api"
 
-// serveAPI answers a request below /api.
-func (s *Server) serveAPI(c *fasthttp.RequestCtx) {
-	r := &request{RequestCtx: c, s: s}
-	if err := r.carryOut(); err != nil {
-		f, ok := errors.AsType[*failure](err)
-		if !ok {
-			s.opt.Log.Error("a request of the management API failed", "method", string(c.Method()), "path", string(c.Path()), "error", err)
-			f = failed(500, "internal_server_error", "see the broker's log")
-		}
-		if f.cause != "" {
-			r.logRefusal(f)
-		}
-		c.ResetBody()
-		r.drop()
-		r.write(f)
+// serveAPI answers a request below /api; segments are its path below that. One that waited for leave to send its body
+// was checked before.
+func (s *Server) serveAPI(c *fasthttp.RequestCtx, segments []string) {
+	r, ok := c.UserValue(checkedKey{}).(*request)
+	var err error
+	if !ok {
+		r, err = s.newRequest(c, segments)
 	}
+	if err == nil && r.handler != nil {
+		err = r.carryOut()
+	}
+	if err != nil {
+		r.fail(err)
+	}
+}
+
+// checkedKey is where a request is kept that was checked before its body came.
+type checkedKey struct{}
+
+// expect decides, of a request whose sender waits for leave to send the body, whether it may: what serveAPI would refuse
+// without a look at the body is refused here, and the connection ends behind the answer.
+func (s *Server) expect(c *fasthttp.RequestCtx) int {
+	socket := c.Conn().(*conn)
+	s.enter(socket, serving)
+	segments, isAPI := apiPath(c)
+	if !isAPI {
+		if c.IsGet() || c.IsHead() {
+			return fasthttp.StatusContinue
+		}
+		s.serve(c) // none of the others takes a body
+	} else if r, err := s.newRequest(c, segments); err != nil {
+		r.fail(err)
+	} else if r.handler != nil {
+		c.SetUserValue(checkedKey{}, r)
+		return fasthttp.StatusContinue
+	}
+	socket.linger = true // some send the body although they said that they would wait
+	return c.Response.StatusCode()
+}
+
+// apiPath is the path of a request below /api, in segments; nil for /api itself, and when an escape is malformed.
+func apiPath(c *fasthttp.RequestCtx) (segments []string, isAPI bool) {
+	path := string(c.URI().PathOriginal())
+	segments, ok := splitPath(path)
+	if !ok {
+		return nil, strings.HasPrefix(path, apiPrefix+"/")
+	}
+	if len(segments) == 0 || segments[0] != apiPrefix[1:] {
+		return nil, false
+	}
+	return segments[1:], true
+}
+
+// fail answers with an error, of which all but a *failure is one of the broker itself.
+func (r *request) fail(err error) {
+	f, ok := errors.AsType[*failure](err)
+	if !ok {
+		r.s.opt.Log.Error("a request of the management API failed", "method", string(r.Method()), "path", string(r.Path()), "error", err)
+		f = failed(500, "internal_server_error", "see the broker's log")
+	}
+	if f.cause != "" {
+		r.logRefusal(f)
+	}
+	r.ResetBody()
+	r.drop()
+	r.write(f)
 }
 
 // mostBody is how large a body may be.
@@ -143,13 +193,18 @@ func (e *endpoint) mostBody() int {
 	return maxAnyBody
 }
 
-func (r *request) carryOut() error {
-	path := strings.TrimPrefix(string(r.URI().PathOriginal()), apiPrefix)
-	segments, ok := splitPath(path)
-	if !ok {
-		return &failure{status: 400}
-	}
+// newRequest checks all of a request but its body. Its handler is nil when the answer is there without it.
+func (s *Server) newRequest(c *fasthttp.RequestCtx, segments []string) (*request, error) {
+	c.Response.Header.Set("X-Content-Type-Options", "nosniff")
+	r := &request{RequestCtx: c, s: s}
+	return r, r.check(segments)
+}
+
+func (r *request) check(segments []string) error {
 	if len(segments) == 0 {
+		if _, ok := splitPath(string(r.URI().PathOriginal())); !ok {
+			return &failure{status: 400}
+		}
 		r.Response.Header.Set("Location", "/api/index.html")
 		r.SetStatusCode(fasthttp.StatusMovedPermanently)
 		return nil
@@ -173,7 +228,7 @@ func (r *request) carryOut() error {
 		return failed(403, "not_authorised", "Requests from another site are refused").because("it comes from a page of another site")
 	}
 	need := e.level
-	if method != "GET" && method != "HEAD" {
+	if r.writes() {
 		need = e.write
 	}
 	if need != public {
@@ -190,12 +245,26 @@ func (r *request) carryOut() error {
 	if e.typed && (method == "PUT" || method == "POST") && !jsonBody(r) {
 		return &failure{status: 415}
 	}
-	if method != "GET" && method != "HEAD" {
-		if err := r.receive(e.mostBody()); err != nil {
+	if r.writes() {
+		if err := r.admit(e.mostBody()); err != nil {
 			return err
 		}
 	}
-	if err := h(r); err != nil || method == "GET" || method == "HEAD" {
+	r.handler, r.most = h, e.mostBody()
+	return nil
+}
+
+func (r *request) writes() bool { return !r.IsGet() && !r.IsHead() }
+
+// carryOut runs the handler of a request that was checked.
+func (r *request) carryOut() error {
+	if !r.writes() {
+		return r.handler(r)
+	}
+	if err := r.receive(r.most); err != nil {
+		return err
+	}
+	if err := r.handler(r); err != nil {
 		return err
 	}
 	// Success promises that the change outlives a crash.
@@ -210,7 +279,7 @@ func (r *request) carryOut() error {
 // identify checks the credentials.
 func (r *request) identify() error {
 	header := r.Request.Header.Peek("Authorization")
-	if coded := r.query("auth"); coded != "" && len(header) == 0 && r.vars != nil && strings.HasPrefix(string(r.URI().PathOriginal()), apiPrefix+"/definitions") {
+	if coded := r.query("auth"); coded != "" && len(header) == 0 && strings.HasPrefix(r.path, "/definitions") {
 		header = []byte("Basic " + coded) // a browser's download
 	}
 	name, password, present, err := credentials(header)
@@ -236,20 +305,22 @@ func (r *request) authorise(need level) error {
 		return notAuthorised("Not management user")
 	}
 	admin := u.HasTag(tagAdministrator)
+	if need == vhostPolicy && !admin && !u.HasTag(tagPolicymaker) {
+		return notAuthorised("User not authorised to access object") // whatever vhosts there are
+	}
 	vhost, inVHost := r.vars["vhost"]
+	noVHost := *missing
+	if r.IsPut() || r.IsPost() {
+		noVHost = *errVHostMissing
+	}
 	if inVHost && need != administrator && !r.s.opt.Broker.HasVHost(vhost) {
-		if r.IsPut() || r.IsPost() {
-			return errVHostMissing
-		}
-		return missing
+		return &noVHost
 	}
 	switch need {
 	case vhostUser, vhostReader, vhostPolicy:
 		if !admin && !r.s.opens(u, vhost) && !(need == vhostReader && u.HasTag(tagMonitoring)) {
-			return notAuthorised("User not authorised to access virtual host")
-		}
-		if need == vhostPolicy && !admin && !u.HasTag(tagPolicymaker) {
-			return notAuthorised("User not authorised to access object")
+			// It is not told that there is one.
+			return noVHost.because("User not authorised to access virtual host")
 		}
 	case policymaker:
 		if !admin && !u.HasTag(tagPolicymaker) {
@@ -279,12 +350,12 @@ func (s *Server) opens(u *auth.User, vhost string) bool {
 	return ok
 }
 
-// sees says whether the user sees everything: all vhosts, connections and channels.
+// seesAll says whether the user sees all vhosts, connections, channels and consumers.
 func (r *request) seesAll() bool {
 	return r.user.HasTag(tagAdministrator) || r.user.HasTag(tagMonitoring)
 }
 
-// vhosts lists the vhosts whose objects an unscoped list shows to the user.
+// vhosts lists the vhosts that the user sees.
 func (r *request) vhosts() []string {
 	all := r.s.opt.Broker.VHosts()
 	if r.seesAll() {
@@ -293,12 +364,21 @@ func (r *request) vhosts() []string {
 	return slices.DeleteFunc(all, func(v string) bool { return !r.s.opens(r.user, v) })
 }
 
-// scope is the vhosts of a list: the one of the path, or all that the user sees.
-func (r *request) scope() []string {
+// visible is the vhost of the path, or all that the user sees.
+func (r *request) visible() []string {
 	if v, ok := r.vars["vhost"]; ok {
 		return []string{v}
 	}
 	return r.vhosts()
+}
+
+// scope is the vhosts whose queues, exchanges, bindings, policies and parameters a list shows: the one of the path, or
+// all that the user may open. Of those monitoring alone opens none.
+func (r *request) scope() []string {
+	if _, ok := r.vars["vhost"]; ok || r.user.HasTag(tagAdministrator) {
+		return r.visible()
+	}
+	return slices.DeleteFunc(r.s.opt.Broker.VHosts(), func(v string) bool { return !r.s.opens(r.user, v) })
 }
 
 // act runs verbs in the vhost of the path with the user's own permissions.
@@ -332,7 +412,8 @@ func crossSite(r *request) bool {
 		return false
 	}
 	u, err := url.Parse(string(origin))
-	return err != nil || !strings.EqualFold(u.Host, string(r.Host()))
+	// The header, not the URL's host: a path that begins with two slashes may name one.
+	return err != nil || !strings.EqualFold(u.Host, string(r.Request.Header.Host()))
 }
 
 // acceptsJSON reads an Accept header; none accepts everything.

@@ -87,9 +87,20 @@ func userFrom(name string, b body) (auth.User, error) {
 	default:
 		return u, badRequest([]string{"not_string", "tags"})
 	}
-	password, withPassword := b["password"].(string)
-	hash, withHash := b["password_hash"].(string)
-	algorithm, _ := b.text("hashing_algorithm")
+	password, err := b.textIfThere("password")
+	if err != nil {
+		return u, err
+	}
+	hash, err := b.textIfThere("password_hash")
+	if err != nil {
+		return u, err
+	}
+	algorithm, err := b.text("hashing_algorithm")
+	if err != nil {
+		return u, err
+	}
+	_, withPassword := b["password"]
+	_, withHash := b["password_hash"]
 	switch {
 	case withPassword && withHash:
 		return u, badRequest("both_password_and_password_hash_are_provided")
@@ -360,22 +371,23 @@ func putTopicPermission(r *request) error {
 	if _, ok := r.s.opt.Broker.Exchange(p.VHost, p.Exchange); !ok {
 		return badRequest([]string{"no_such_exchange", p.Exchange})
 	}
-	created, err := r.s.opt.Broker.Users().SetTopicPermission(p)
-	if err != nil {
+	had := len(r.topicPermissions(r.subject)) > 0 // of any exchange: they are one object
+	if _, err := r.s.opt.Broker.Users().SetTopicPermission(p); err != nil {
 		return badPattern(err)
 	}
 	r.s.opt.Broker.UsersChanged(r.vars["user"])
-	return r.done(created)
+	return r.done(!had)
 }
 
 func deleteTopicPermission(r *request) error {
+	if len(r.topicPermissions(r.subject)) == 0 {
+		return missing
+	}
 	var exchanges []string
 	if x, ok := r.vars["exchange"]; ok {
 		exchanges = []string{x}
 	}
-	if r.s.opt.Broker.Users().ClearTopicPermissions(r.vars["user"], r.vars["vhost"], exchanges...) == 0 {
-		return missing
-	}
+	r.s.opt.Broker.Users().ClearTopicPermissions(r.vars["user"], r.vars["vhost"], exchanges...)
 	r.s.opt.Broker.UsersChanged(r.vars["user"])
 	return r.done(false)
 }

@@ -192,7 +192,7 @@ type vhostLimitsOf struct {
 
 func listVHostLimits(r *request) error {
 	items := []vhostLimitsOf{}
-	for _, v := range r.scope() {
+	for _, v := range r.visible() {
 		if l := r.s.opt.Broker.VHostLimits(v); len(l) > 0 {
 			items = append(items, vhostLimitsOf{v, l})
 		}

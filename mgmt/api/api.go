@@ -5,7 +5,9 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -134,6 +136,8 @@ type Queue struct {
 	ConsumerCapacity       float64           `json:"consumer_capacity"`
 	Memory                 int64             `json:"memory"`
 	MessagesRAM            int               `json:"messages_ram"`
+	MessagesReadyRAM       int               `json:"messages_ready_ram"`
+	MessagesUnackedRAM     int               `json:"messages_unacknowledged_ram"`
 	MessagesPersistent     int               `json:"messages_persistent"`
 	MessagesDelayed        int               `json:"messages_delayed"`
 	MessageBytes           int64             `json:"message_bytes"`
@@ -146,11 +150,13 @@ type Queue struct {
 	OldestMessageAge       *int64            `json:"oldest_message_age,omitempty"` // ms, of ready ones
 	ExclusiveConsumerTag   *string           `json:"exclusive_consumer_tag"`
 	SingleActiveTag        *string           `json:"single_active_consumer_tag"`
-	IdleSince              string            `json:"idle_since,omitempty"`
 	StorageVersion         int               `json:"storage_version"`
+	Internal               bool              `json:"internal"`       // never: RabbitMQ's plugins have such queues
+	InternalOwner          bool              `json:"internal_owner"` // likewise
 	Deduplicated           uint64            `json:"messages_deduplicated,omitempty"`
 	DeduplicationKeys      int               `json:"deduplication_keys,omitempty"`
 	Reductions             int64             `json:"reductions"`
+	ReductionsDetails      Details           `json:"reductions_details"`
 	GarbageCollection      GarbageCollection `json:"garbage_collection"`
 	MessageStats           Stats             `json:"message_stats,omitempty"`
 }
@@ -178,7 +184,11 @@ type QueueBasics struct {
 	State          string         `json:"state"`
 	Type           string         `json:"type"`
 	VHost          string         `json:"vhost"`
-	Policy         string         `json:"policy,omitempty"`
+	Policy         *string        `json:"policy"`
+	OperatorPolicy *string        `json:"operator_policy"`
+	Definition     map[string]any `json:"effective_policy_definition"`
+	Internal       bool           `json:"internal"`       // never
+	InternalOwner  bool           `json:"internal_owner"` // never
 	Messages       *int           `json:"messages,omitempty"`
 	Ready          *int           `json:"messages_ready,omitempty"`
 	Unacknowledged *int           `json:"messages_unacknowledged,omitempty"`
@@ -250,6 +260,7 @@ type Connection struct {
 	PeerCertSubject   *string           `json:"peer_cert_subject"`
 	PeerCertIssuer    *string           `json:"peer_cert_issuer"`
 	PeerCertValidity  *string           `json:"peer_cert_validity"`
+	PeerCertSerial    *string           `json:"peer_cert_serial_number"`
 	AuthMechanism     string            `json:"auth_mechanism"`
 	ClientProperties  map[string]any    `json:"client_properties"`
 	UserProvidedName  string            `json:"user_provided_name,omitempty"`
@@ -261,6 +272,7 @@ type Connection struct {
 	SendCnt           uint64            `json:"send_cnt"`
 	SendPend          int               `json:"send_pend"`
 	Reductions        int64             `json:"reductions"`
+	ReductionsDetails Details           `json:"reductions_details"`
 	GarbageCollection GarbageCollection `json:"garbage_collection"`
 }
 
@@ -292,6 +304,7 @@ type Channel struct {
 	AcksUncommitted     int               `json:"acks_uncommitted"`
 	PendingRaftCommands int               `json:"pending_raft_commands"`
 	Reductions          int64             `json:"reductions"`
+	ReductionsDetails   Details           `json:"reductions_details"`
 	GarbageCollection   GarbageCollection `json:"garbage_collection"`
 	ConnectionDetails   Peer              `json:"connection_details"`
 	MessageStats        Stats             `json:"message_stats,omitempty"`
@@ -534,11 +547,17 @@ type Error struct {
 	Reason any    `json:"reason"`
 }
 
-// Decode reads JSON with integers kept as such.
+// Decode reads one JSON value, with integers kept as such. An error is what is no JSON, or more than one value.
 func Decode(p []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(p))
 	d.UseNumber()
-	return d.Decode(v)
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is more behind the value")
+	}
+	return nil
 }
 
 // WarningHeader is the name of headers in the answer to an import that say what was skipped: each is a Go string literal.

@@ -58,7 +58,8 @@ type rabbit struct {
 	name    string // of the node
 	amqp    string
 	http    string
-	dir     string    // "": not ours
+	root    string    // the folder that it is installed in; "": the machine's own
+	dir     string    // as the machine sees it; "": not ours
 	cmd     *exec.Cmd // the group leader of all its processes
 	epmd    string    // the port of its epmd
 	exited  chan error
@@ -80,13 +81,18 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 		r = &rabbit{amqp: amqp, http: api}
 		return r, "", r.prepare()
 	}
-	if _, err := os.Stat(rabbitServer); err != nil {
+	if _, err := os.Stat(filepath.Join("/", *rootFlag, rabbitServer)); err != nil {
 		return nil, "RabbitMQ is not installed (make deps does it, as root on Debian): " + err.Error(), nil
 	}
-	dir, err := os.MkdirTemp("", "oracle-")
+	base := ""
+	if *rootFlag != "" {
+		base = filepath.Join(*rootFlag, "tmp")
+	}
+	dir, err := os.MkdirTemp(base, "oracle-")
 	if err != nil {
 		return nil, "", err
 	}
+	inside := strings.TrimPrefix(dir, strings.TrimSuffix(*rootFlag, "/"))
 	ports, err := freePorts(4)
 	if err != nil {
 		return nil, "", err
@@ -94,7 +100,7 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 	r = &rabbit{
 		name: "oracle" + ports[0] + "@localhost",
 		amqp: "127.0.0.1:" + ports[0], http: "127.0.0.1:" + ports[1], epmd: ports[3],
-		dir: dir, exited: make(chan error, 1),
+		root: *rootFlag, dir: dir, exited: make(chan error, 1),
 	}
 	config := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n", r.amqp, ports[1])
 	for name, content := range map[string]string{"rabbitmq.conf": config, "plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange]."} {
@@ -103,14 +109,14 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 		}
 	}
 	r.cmd = exec.Command(rabbitServer)
-	r.cmd.Dir = dir
+	r.cmd.Dir = inside
 	r.cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + dir, // HOME: a cookie of its own
+		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + inside, // HOME: a cookie of its own
 		"RABBITMQ_NODENAME=" + r.name,
 		"RABBITMQ_NODE_PORT=" + ports[0], "RABBITMQ_DIST_PORT=" + ports[2],
-		"RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(dir, "log"),
-		"RABBITMQ_CONFIG_FILE=" + filepath.Join(dir, "rabbitmq.conf"),
-		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "plugins"),
+		"RABBITMQ_MNESIA_BASE=" + filepath.Join(inside, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(inside, "log"),
+		"RABBITMQ_CONFIG_FILE=" + filepath.Join(inside, "rabbitmq.conf"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(inside, "plugins"),
 		"ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT=" + r.epmd,
 	}
 	if environment != "" { // an empty one has RabbitMQ list its mechanisms in another order
@@ -118,11 +124,11 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 		if err := os.WriteFile(file, []byte("[{rabbit, ["+environment+"]}]."), 0o644); err != nil {
 			return nil, "", err
 		}
-		r.cmd.Env = append(r.cmd.Env, "RABBITMQ_ADVANCED_CONFIG_FILE="+file)
+		r.cmd.Env = append(r.cmd.Env, "RABBITMQ_ADVANCED_CONFIG_FILE="+filepath.Join(inside, "advanced.config"))
 	}
 	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
 	// The start script stops the node on SIGTERM, which it gets should the test die.
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM, Chroot: *rootFlag}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the signal comes when the thread ends that started the process
@@ -195,6 +201,9 @@ func (r *rabbit) stop() error {
 	var out []byte
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
 		epmd := exec.Command("epmd", "-port", r.epmd, "-kill")
+		if r.root != "" {
+			epmd = exec.Command("chroot", r.root, "epmd", "-port", r.epmd, "-kill")
+		}
 		if out, _ = epmd.CombinedOutput(); !bytes.Contains(out, []byte("not allowed")) {
 			return os.RemoveAll(r.dir)
 		}

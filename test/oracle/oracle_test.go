@@ -7,10 +7,10 @@
 // listed. TestRandom makes scripts up from a seed.
 //
 // TestHTTP does the same with requests of the management API, and TestRabbitmqctl with command lines, both of
-// testdata/http.
+// testdata/http. TestHTTPCoverage fails when an endpoint that a RabbitMQ says it has is not among the requests.
 //
-// RabbitMQ is Debian's rabbitmq-server, which the test starts once in a folder and on ports of its
-// own. Without it the tests are skipped, or fail when FIREMQ_REQUIRE_ORACLE is set. FireMQ runs
+// RabbitMQ is Debian's rabbitmq-server, or with -root one in another root folder, which the test starts once in a
+// folder and on ports of its own. Without it the tests are skipped, or fail when FIREMQ_REQUIRE_ORACLE is set. FireMQ runs
 // inside the test process.
 package oracle
 
@@ -25,6 +25,7 @@ import (
 )
 
 var (
+	rootFlag    = flag.String("root", "", "a root folder with another RabbitMQ installed in it, which the test starts as root instead of the machine's own")
 	rabbitFlag  = flag.String("rabbit", "", "a running RabbitMQ, AMQP,API addresses, instead of one that the test starts")
 	rewriteFlag = flag.Bool("rewrite", false, "write testdata/differences.txt anew, keeping the reasons that are in it")
 	verboseFlag = flag.Bool("transcripts", false, "log what RabbitMQ answered in every case")

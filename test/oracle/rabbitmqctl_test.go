@@ -5,14 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,7 +32,8 @@ func (r *rabbit) ctl(ctx context.Context, args []string) (printed, error) {
 	ctx, cancel := context.WithTimeout(ctx, ctlLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(rabbitServer), "rabbitmqctl"), append([]string{"-n", r.name}, args...)...)
-	cmd.Env, cmd.Dir = r.cmd.Env, r.dir
+	cmd.Env, cmd.Dir = r.cmd.Env, r.cmd.Dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: r.root}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -86,28 +86,6 @@ func words(line string) (list []string) {
 	return list
 }
 
-// request makes an HTTP request of the management API at addr.
-func request(t *testing.T, addr, method, path, body string) (status int, answer []byte, header http.Header) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+"/api"+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.SetBasicAuth("guest", "guest")
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if answer, err = io.ReadAll(res.Body); err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, answer, res.Header
-}
-
 // TestRabbitmqctl compares the command lines of testdata/http/rabbitmqctl.txt.
 func TestRabbitmqctl(t *testing.T) {
 	if !*ctlFlag {
@@ -129,8 +107,8 @@ func TestRabbitmqctl(t *testing.T) {
 		if method, rest, _ := strings.Cut(line, " "); method == "PUT" || method == "POST" {
 			path, body, _ := strings.Cut(rest, " ")
 			for _, addr := range []string{b.rabbit.http, b.fire.s.HTTPAddr().String()} {
-				if status, answer, _ := request(t, addr, method, path, body); status >= 300 {
-					t.Fatalf("line %d: %d %s", n+1, status, answer)
+				if a := ask(t, addr, guest, method, path, body); a.status >= 300 {
+					t.Fatalf("line %d: %d %s", n+1, a.status, a.body)
 				}
 			}
 			continue
