@@ -64,7 +64,8 @@ func TestManyIdleConnections(t *testing.T) {
 				open = files(t, b.Pid())
 				return open == was
 			})
-			alone, busy := rss(b.Pid()), cpu(t, b.Pid())
+			alone, _ := resident(b.Pid())
+			busy := cpu(t, b.Pid())
 			begin := time.Now()
 			opened := make(chan error, processes)
 			for _, crowd := range crowds {
@@ -80,7 +81,8 @@ func TestManyIdleConnections(t *testing.T) {
 			// What the logins left behind is collected, and given back, a little later.
 			var each int64
 			keep(t, fmt.Sprintf("%d bytes for each connection at most", c.most), func() bool {
-				each = (rss(b.Pid()) - alone) / many
+				now, _ := resident(b.Pid())
+				each = (now - alone) / many
 				return each <= c.most && files(t, b.Pid()) >= open+many
 			})
 			t.Logf("%d connections in %s, %.0f a second, %.0f µs of the broker's processor each; %d bytes each",
@@ -154,7 +156,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		round()
 	}
 	fds, procs := files(t, b.Pid()), goroutines()
-	before := rss(b.Pid())
+	before, _ := resident(b.Pid())
 	rounds = 0
 	// 100 a second, for as long as soak asks.
 	tick := time.NewTicker(time.Second)
@@ -169,7 +171,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	brokertest.Eventually(t, within, "descriptors and goroutines are as before", func() bool {
 		return files(t, b.Pid()) <= fds+20 && goroutines() <= procs+20 // those of the API itself
 	})
-	after := rss(b.Pid())
+	after, _ := resident(b.Pid())
 	t.Logf("%d connections, %d KiB resident before and %d after", rounds*100, before>>10, after>>10)
 	if after > before+16<<20 {
 		t.Errorf("%d bytes more after %d connections", after-before, rounds*100)

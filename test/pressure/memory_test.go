@@ -190,15 +190,22 @@ func watchRSS(t *testing.T, pid int) (peak func() int64) {
 
 // rss is the resident memory of a process without the pages of mapped files beyond the program; 0: it has ended.
 func rss(pid int) int64 {
+	anonymous, mapped := resident(pid)
+	return anonymous + min(mapped, 12<<20)
+}
+
+// resident is the resident memory of a process, bytes: what is in no file, and what is, the program as well, of which
+// the kernel takes pages back as it needs them. 0: it has ended.
+func resident(pid int) (anonymous, mapped int64) {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	f := strings.Fields(string(b))
 	if len(f) < 3 {
-		return 0
+		return 0, 0
 	}
 	all, _ := strconv.ParseInt(f[1], 10, 64)
-	mapped, _ := strconv.ParseInt(f[2], 10, 64)
+	mapped, _ = strconv.ParseInt(f[2], 10, 64)
 	page := int64(os.Getpagesize())
-	return all*page - max(0, mapped*page-12<<20)
+	return (all - mapped) * page, mapped * page
 }
 
 // body is a message that says who it is.
