@@ -22,7 +22,7 @@ type wait struct {
 	on    bool   // frames are held, or an error is, or the rest of a frame is not read
 	stop  bool   // because publishes must wait, and not for answers
 	held  []byte // whole frames
-	fault func() // raises the error that ended the run of frames; nil: there is none
+	fault func() // raises the errors that ended the run of frames; nil: there are none
 	at    int    // how much of held comes before the fault
 	bad   error  // of a malformed frame behind all that: nothing can be read any more; nil: there is none
 
@@ -123,9 +123,16 @@ func (s *Session) hold(frame []byte) {
 // waits reports whether what comes now must wait: answers are kept, or frames are held.
 func (s *Session) waits() bool { return s.wait.on || s.conn != nil && s.conn.Kept() }
 
-// later raises an error after the answers that are kept and the frames that are held. What follows it is held.
+// later raises an error after the answers that are kept and the frames that are held. What follows it is held. One that
+// comes while another waits, of an ack that was collected, comes behind that, unless that was the connection's.
 func (s *Session) later(fault func()) {
-	if s.wait.fault == nil {
+	if first := s.wait.fault; first != nil {
+		s.wait.fault = func() {
+			if first(); s.state == running {
+				fault()
+			}
+		}
+	} else {
 		s.wait.fault, s.wait.at = fault, len(s.wait.held)
 	}
 	s.startWait()

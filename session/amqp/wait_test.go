@@ -122,6 +122,35 @@ func TestAnswersKeepTheirOrder(t *testing.T) {
 	})
 }
 
+// Of two channels each has its error, though both wait for the disk; behind an error of the connection there is none.
+func TestErrorsOfTwoChannelsWait(t *testing.T) {
+	const unknown = `1 channel.close reply-code=406 reply-text="PRECONDITION_FAILED - unknown delivery tag 7" class-id=60 method-id=80`
+	for _, step := range []struct{ send, want []string }{
+		{[]string{`2 queue.declare queue="none" passive`},
+			[]string{`2 channel.close reply-code=404 reply-text="NOT_FOUND - no queue 'none' in vhost '/'" class-id=50 method-id=10`, unknown}},
+		{[]string{`2 basic.publish immediate`},
+			[]string{`0 connection.close reply-code=540 reply-text="NOT_IMPLEMENTED - immediate=true" class-id=60 method-id=40`}},
+	} {
+		onHeldDisk(t, func(t *testing.T, b *broker.Broker, gate *vfs.Gate) {
+			c := openChannel(t, b, Options{})
+			c.send(`2 channel.open`)
+			c.got()
+			gate.Shut()
+			c.send(append([]string{`1 queue.declare queue="a" durable`, `1 basic.ack delivery-tag=7`, `2 queue.declare queue="b" durable`}, step.send...)...)
+			synctest.Wait()
+			if early := c.got(); len(early) > 0 {
+				t.Fatalf("answered before the disk has it: %q", early)
+			}
+			gate.Open()
+			c.settle()
+			want := append([]string{`1 queue.declare-ok queue="a"`, `2 queue.declare-ok queue="b"`}, step.want...)
+			if got := c.got(); !slices.Equal(got, want) {
+				t.Errorf("got\n%s\nwant\n%s", list(got), list(want))
+			}
+		})
+	}
+}
+
 // A malformed frame ends the connection behind the frames that came before it, which were held, and their answers;
 // what comes behind it is dropped.
 func TestMalformedFrameBehindHeldOnes(t *testing.T) {

@@ -84,7 +84,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	brokertest.Eventually(t, time.Minute, "the declaration", func() bool {
-		_, err := och.QueueInspect("none")
+		_, err := och.QueueDeclarePassive("none", false, false, false, false, nil)
 		return err != nil
 	})
 	syscall.Kill(b.Pid(), syscall.SIGTERM)
