@@ -737,6 +737,7 @@ func (g *generator) quorumStep(i int) {
 			g.consuming[i] = false
 		case g.consuming[i]:
 			g.add(`%s basic.cancel consumer-tag="t%d"`, own, g.own[i])
+			g.add("%s channel.close reply-code=200", own) // gives back what it holds
 			g.consuming[i] = false
 		}
 	case 18:
