@@ -167,7 +167,7 @@ func (s *script) fenceBursts() {
 // begins to refuse publishes lowers no limit in the same breath. Of a quorum queue one message is out at a time, to a
 // consumer or to somebody who gets, because there what comes back keeps the order in which it did; it has limits,
 // that of deliveries too, only where nobody consumes, who would get what comes back before it is too much, and more than
-// allowed for a death; and no policy has several of its messages die at once, which there go in any order.
+// allowed for a death; and no limit has several of its messages die at once, as one of bytes may, which there go in any order.
 type generator struct {
 	*rand.Rand
 	lines     []string
@@ -330,9 +330,6 @@ func (g *generator) quorumQueue(i int) string {
 	args := fmt.Sprintf(`x-queue-type=S"quorum" x-delivery-limit=I%s`, g.deliveries())
 	if g.getting && g.chance(2) {
 		args += fmt.Sprintf(" x-max-length=I%d", g.IntN(4))
-	}
-	if g.getting && g.chance(4) {
-		args += fmt.Sprintf(" x-max-length-bytes=I%d", g.IntN(12))
 	}
 	if g.chance(5) {
 		args += " x-message-ttl=I60000"
@@ -740,6 +737,7 @@ func (g *generator) quorumStep(i int) {
 			g.consuming[i] = false
 		case g.consuming[i]:
 			g.add(`%s basic.cancel consumer-tag="t%d"`, own, g.own[i])
+			g.add("%s channel.close reply-code=200", own) // gives back what it holds
 			g.consuming[i] = false
 		}
 	case 18:
