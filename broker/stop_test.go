@@ -111,24 +111,7 @@ func TestStopOfIdleConnections(t *testing.T) {
 
 // A disk that is full is told, and that it goes on.
 func TestStallIsTold(t *testing.T) {
-	mem := vfs.NewMem()
-	mem.MakeDir(testDir)
-	var full atomic.Bool
-	stalls := make(chan error, 10)
-	b, _, err := Open(Options{
-		FS: &vfs.Faults{FS: mem, Check: func(op vfs.Op) error {
-			if full.Load() && op.Kind == vfs.OpWrite {
-				return syscall.ENOSPC
-			}
-			return nil
-		}},
-		JournalDir: testDir, Start: Snapshot{VHosts: []string{"/"}},
-		Codecs:  map[message.Encoding]message.Codec{message.AMQP: plainCodec{}},
-		OnStall: func(err error) { stalls <- err },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b, full, stalls := fillingBroker(t)
 	if err := b.AddFirstUser("guest", "guest"); err != nil {
 		t.Fatal(err)
 	}
@@ -155,25 +138,7 @@ func TestStallIsTold(t *testing.T) {
 // A broker that stops waits for nothing that a full disk cannot take: what a compaction copied, the topology of a
 // snapshot.
 func TestStopWhileTheDiskIsFull(t *testing.T) {
-	mem := vfs.NewMem()
-	mem.MakeDir(testDir)
-	var full atomic.Bool
-	stalls := make(chan error, 10)
-	b, _, err := Open(Options{
-		FS: &vfs.Faults{FS: mem, Check: func(op vfs.Op) error {
-			if full.Load() && op.Kind == vfs.OpWrite {
-				return syscall.ENOSPC
-			}
-			return nil
-		}},
-		JournalDir: testDir, Start: Snapshot{VHosts: []string{"/"}},
-		Codecs:  map[message.Encoding]message.Codec{message.AMQP: plainCodec{}},
-		OnStall: func(err error) { stalls <- err },
-		tuning:  tuning{segmentBytes: testSegment},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b, full, stalls := fillingBroker(t)
 	if err := b.AddFirstUser("guest", "guest"); err != nil {
 		t.Fatal(err)
 	}
@@ -211,4 +176,28 @@ func TestStopWhileTheDiskIsFull(t *testing.T) {
 	if err := b.Close(); err == nil {
 		t.Error("nothing is said of what could not be written")
 	}
+}
+
+// fillingBroker has small segments on a disk that is full once full is set; it tells of each stall and of its end.
+func fillingBroker(t *testing.T) (b *Broker, full *atomic.Bool, stalls chan error) {
+	t.Helper()
+	mem := vfs.NewMem()
+	mem.MakeDir(testDir)
+	full, stalls = new(atomic.Bool), make(chan error, 10)
+	b, _, err := Open(Options{
+		FS: &vfs.Faults{FS: mem, Check: func(op vfs.Op) error {
+			if full.Load() && op.Kind == vfs.OpWrite {
+				return syscall.ENOSPC
+			}
+			return nil
+		}},
+		JournalDir: testDir, Start: Snapshot{VHosts: []string{"/"}},
+		Codecs:  map[message.Encoding]message.Codec{message.AMQP: plainCodec{}},
+		OnStall: func(err error) { stalls <- err },
+		tuning:  tuning{segmentBytes: testSegment},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, full, stalls
 }

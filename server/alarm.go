@@ -31,9 +31,8 @@ type Resources struct {
 // before, and ends when a twentieth of the limit is free again, so that it does not come and go with every message.
 // While it holds, what clients had on their way when they were
 // told of it may still come, as far as a 64th beyond the limit, and as much again of those whose acks may end it (see
-// broker.AllowLate). A consumer that drains
-// queues makes garbage, not free memory, and while publishers are paused little else would have it
-// collected: while the memory alarm holds, the watch does so itself.
+// broker.AllowLate). A consumer that drains queues makes garbage, not free memory, and while publishers are paused
+// little else would have it collected: while the memory alarm holds, the watch does so itself.
 type alarms struct {
 	log   *slog.Logger
 	probe probe                   // immutable, as are the next five
@@ -121,14 +120,13 @@ func (m MemoryLimit) of(total int64) int64 {
 	return total / 100 * int64(m.Percent)
 }
 
-// force raises alarms whatever there is, or lets the limits decide again. Any goroutine.
+// force raises alarms whatever there is, or lets the limits decide again. The next reading heeds it. Any goroutine.
 func (a *alarms) force(which broker.Reason, on bool) {
 	a.mu.Lock()
 	if a.forced |= which; !on {
 		a.forced &^= which
 	}
 	a.mu.Unlock()
-	a.poke()
 }
 
 // stalled is journal.Options.OnStall.
