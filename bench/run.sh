@@ -20,7 +20,7 @@
 #   BROKER_CORES=0 LOAD_CORES=1                       what is pinned where; empty: not at all
 #   MESSAGES=200000                                   of a backlog; if not given 100,000 a second, at most 2,000,000
 #
-# Reports of all runs and CSV files are in bench/results/DATE. With every broker here, "bench/run.sh 2 2" takes
+# Reports of all runs and CSV files are in bench/results/DATE. With every broker here, "bench/run.sh 2 3" takes
 # some eleven minutes.
 set -eu
 cd "$(dirname "$0")/.."

@@ -44,20 +44,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 	// Without syncs the journal's file is not made ahead of its need.
 	o := brokertest.Options{Data: dir + "/data", Flags: []string{"--disk-free-limit", "0", "--fsync=false"}}
 	b := brokertest.Start(t, o)
-	conn, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ch.QueueDeclare("kept", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := ch.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := confirming(t, b, "kept")
 	c, err := ch.PublishWithDeferredConfirm("", "kept", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("kept")})
 	if err != nil || !c.Wait() {
 		t.Fatal("not confirmed", err)
@@ -132,20 +119,7 @@ func fullDisk(t *testing.T, size string, least uint64, flags ...string) {
 	dir := smallDisk(t, size)
 	b := brokertest.Start(t, brokertest.Options{Data: dir + "/data", Flags: flags})
 	defer b.Stop(t)
-	conn, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ch.QueueDeclare("full", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := ch.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := confirming(t, b, "full")
 	confirms := ch.NotifyPublish(make(chan amqp.Confirmation, 4096))
 
 	var sent, confirmed, goal atomic.Uint64
@@ -244,4 +218,24 @@ func full(t *testing.T, confirmed *atomic.Uint64, n uint64) uint64 {
 		return last > n && time.Since(since) > 2*time.Second
 	})
 	return last
+}
+
+// confirming declares a durable queue over a connection of its own, whose publishes are confirmed.
+func confirming(t *testing.T, b *brokertest.Broker, queue string) (*amqp.Connection, *amqp.Channel) {
+	t.Helper()
+	conn, err := amqp.Dial(b.AMQPURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	return conn, ch
 }
