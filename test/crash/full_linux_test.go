@@ -44,7 +44,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 	// Without syncs the journal's file is not made ahead of its need.
 	o := brokertest.Options{Data: dir + "/data", Flags: []string{"--disk-free-limit", "0", "--fsync=false"}}
 	b := brokertest.Start(t, o)
-	conn, ch := confirming(t, b, "kept")
+	_, ch := confirming(t, b, "kept")
 	c, err := ch.PublishWithDeferredConfirm("", "kept", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("kept")})
 	if err != nil || !c.Wait() {
 		t.Fatal("not confirmed", err)
@@ -88,7 +88,8 @@ func TestStopOnAFullDisk(t *testing.T) {
 	}
 	b = brokertest.Start(t, o)
 	defer b.Stop(t)
-	if conn, err = amqp.Dial(b.AMQPURL); err != nil {
+	conn, err := amqp.Dial(b.AMQPURL)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
