@@ -177,6 +177,7 @@ func Parse(args table.Table, p Properties, resource string) (Settings, *Invalid)
 			return Settings{}, invalid("invalid property '%s' for %s", property, resource)
 		}
 		s.Config.DeliveryLimit = QuorumDeliveryLimit
+		s.Config.OfferFirst = true
 	}
 	s.apply(args)
 	return s, nil
@@ -287,8 +288,8 @@ var consumerArguments = []argument{
 
 // Consumer is what its arguments make of a consumer.
 type Consumer struct {
-	// Priority is x-priority, 0 without it. One beyond 32 bits counts as the nearest that has them.
-	Priority int32
+	// Priority is x-priority, 0 without it.
+	Priority int64
 	// Timeout is x-consumer-timeout, how long its deliveries may wait for their acknowledgement, ms; 0: for
 	// ever, queue.None: as its queue says.
 	Timeout int64
@@ -308,7 +309,7 @@ func ParseConsumer(args table.Table, resource string) (Consumer, *Invalid) {
 		}
 		switch n, _ := v.AsInt(); a.key {
 		case "x-priority":
-			c.Priority = int32(min(max(n, math.MinInt32), math.MaxInt32))
+			c.Priority = n
 		case "x-consumer-timeout":
 			c.Timeout = min(n, MaxTTL)
 		}

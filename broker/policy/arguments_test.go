@@ -33,7 +33,7 @@ func TestParse(t *testing.T) {
 		change(&c)
 		return c
 	}
-	quorum := config(func(c *queue.Config) { c.DeliveryLimit = 20 })
+	quorum := config(func(c *queue.Config) { c.DeliveryLimit, c.OfferFirst = 20, true })
 	for _, tc := range []struct {
 		name string
 		args table.Table
@@ -69,12 +69,12 @@ func TestParse(t *testing.T) {
 			"x-max-in-memory-length", i32(0), "x-max-in-memory-bytes", i32(0), "x-dead-letter-strategy", str("at-least-once"),
 			"x-message-ttl", i32(9), "x-expires", i32(9), "x-single-active-consumer", boolean(true), "x-queue-leader-locator", str("client-local")),
 			Settings{Type: Quorum, ownDeliveryLimit: true, Config: config(func(c *queue.Config) {
-				c.DeliveryLimit, c.MessageTTL, c.Expires, c.SingleActive = 3, 9, 9, true
+				c.DeliveryLimit, c.MessageTTL, c.Expires, c.SingleActive, c.OfferFirst = 3, 9, 9, true, true
 			})}},
 		{"a classic queue's delivery limit", args("x-delivery-limit", i32(3)),
 			Settings{Type: Classic, ownDeliveryLimit: true, Config: config(func(c *queue.Config) { c.DeliveryLimit = 3 })}},
 		{"a quorum queue without a limit", args("x-queue-type", str("quorum"), "x-delivery-limit", i32(-7)),
-			Settings{Type: Quorum, ownDeliveryLimit: true, Config: queue.Plain}},
+			Settings{Type: Quorum, ownDeliveryLimit: true, Config: config(func(c *queue.Config) { c.OfferFirst = true })}},
 		{"a quorum queue drops its head instead of reject-publish-dlx", args("x-queue-type", str("quorum"), "x-overflow", str("reject-publish-dlx")),
 			Settings{Type: Quorum, ownOverflow: true, Config: quorum}},
 	} {
@@ -226,8 +226,8 @@ func TestExchangeAndConsumerArguments(t *testing.T) {
 	}{
 		{nil, Consumer{0, queue.None}, ""},
 		{args("x-priority", i32(-5), "x-cancel-on-ha-failover", boolean(true)), Consumer{-5, queue.None}, ""},
-		{args("x-priority", i64(math.MaxInt64)), Consumer{math.MaxInt32, queue.None}, ""},
-		{args("x-priority", i64(math.MinInt64)), Consumer{math.MinInt32, queue.None}, ""},
+		{args("x-priority", i64(math.MaxInt64)), Consumer{math.MaxInt64, queue.None}, ""},
+		{args("x-priority", i64(math.MinInt64)), Consumer{math.MinInt64, queue.None}, ""},
 		{args("x-consumer-timeout", i32(5000)), Consumer{0, 5000}, ""},
 		{args("x-consumer-timeout", i32(0), "x-priority", i32(1)), Consumer{1, 0}, ""},
 		{args("x-consumer-timeout", i64(math.MaxInt64)), Consumer{0, MaxTTL}, ""},

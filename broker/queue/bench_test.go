@@ -83,7 +83,7 @@ func BenchmarkPublishDispatchAck(b *testing.B) {
 				p.q.AddConsumer(&Consumer{Receiver: always{}, Prefetch: bc.prefetch})
 			}
 			for i := range -bc.consumers {
-				p.q.AddConsumer(&Consumer{Receiver: always{}, Prefetch: bc.prefetch, Priority: int32(i)})
+				p.q.AddConsumer(&Consumer{Receiver: always{}, Prefetch: bc.prefetch, Priority: int64(i)})
 			}
 			p.publish(1)
 			p.dispatch()

@@ -34,7 +34,7 @@ type consumer struct {
 // one that used its room up leaves the ring when its turn comes: with new room by then it keeps its turn,
 // later it is the last.
 type rank struct {
-	priority int32
+	priority int64
 	index    int // in consumers.ranks
 	members  int
 	next     *Consumer // whose turn it is; nil when none is taking
@@ -92,7 +92,7 @@ func (cs *consumers) add(c *Consumer) {
 
 // join puts c into the rank of its priority.
 func (cs *consumers) join(c *Consumer) {
-	i, ok := slices.BinarySearchFunc(cs.ranks, c.Priority, func(r *rank, p int32) int {
+	i, ok := slices.BinarySearchFunc(cs.ranks, c.Priority, func(r *rank, p int64) int {
 		switch {
 		case r.priority > p:
 			return -1

@@ -320,6 +320,7 @@ func testModel(t *testing.T) {
 			DeliveryLimit: limit("delivery-limit", 3),
 
 			ExpireAnywhere: rapid.Bool().Draw(t, "anywhere"),
+			OfferFirst:     rapid.Bool().Draw(t, "offer first"),
 		}
 		cfg.Fleeting = cfg.MessageTTL == 0 && rapid.Bool().Draw(t, "fleeting")
 		q := newQueue(cfg)
@@ -606,13 +607,15 @@ func testModel(t *testing.T) {
 				switch {
 				case m.cfg.DeliveryLimit != None && int64(e.Deliveries) > m.cfg.DeliveryLimit:
 					dead = []Dead{{e, DeliveryLimit}}
-				case m.transit && len(m.ready) > 0 && m.doom(e, now) != nil:
+				case m.transit && len(m.ready) > 0 && m.cfg.OfferFirst && e.expired(now):
+					dead = []Dead{{e, Expired}}
+				case m.transit && len(m.ready) > 0 && !m.cfg.OfferFirst && m.doom(e, now) != nil:
 					dead = m.doom(e, now)
 				default:
 					m.transit = m.transit && len(m.ready) > 0
 					m.arrive(e)
 				}
-				if limit := sweep; !m.transit {
+				if limit := sweep; !m.transit && !m.cfg.OfferFirst {
 					dead = append(dead, m.trim(&limit)...)
 				}
 				wantDead(dead)
@@ -623,7 +626,7 @@ func testModel(t *testing.T) {
 				}
 				c := &modelConsumer{gate: &gate{n: -1}, Consumer: &Consumer{
 					NoAck:    rapid.Bool().Draw(t, "noack"),
-					Priority: rapid.Int32Range(-1, 1).Draw(t, "priority"),
+					Priority: rapid.Int64Range(-1, 1).Draw(t, "priority"),
 					Prefetch: rapid.Uint32Range(0, 3).Draw(t, "prefetch"),
 					Credited: rapid.IntRange(0, 3).Draw(t, "credited") == 0,
 				}}

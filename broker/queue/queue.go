@@ -76,7 +76,10 @@ type Config struct {
 	ExpireAnywhere bool
 	// Fleeting: nothing becomes of messages that expire, and the MessageTTL is 0. One that nobody takes at once then
 	// leaves at once, even behind others that stay, as in RabbitMQ.
-	Fleeting      bool
+	Fleeting bool
+	// OfferFirst: DropHead limits apply to what came back, and to all before it, only once no consumer takes it, as in
+	// RabbitMQ's quorum queues.
+	OfferFirst    bool
 	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit
 }
 
@@ -128,7 +131,7 @@ type Consumer struct {
 	Receiver  Receiver
 	NoAck     bool
 	Exclusive bool
-	Priority  int32  // x-priority: higher ones first
+	Priority  int64  // x-priority: higher ones first
 	Prefetch  uint32 // unacked deliveries at most, 0: no limit; nothing to a NoAck consumer
 	Credited  bool   // deliveries are limited by granted credit (FMQ1) instead of Prefetch
 
@@ -780,7 +783,11 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 		out.Dead = append(out.Dead, Dead{Entry: e, Reason: DeliveryLimit})
 	case q.ready.n > 0 && q.transit:
 		// What is in transit counts as delivered already, so e meets an empty queue.
-		if reason, dies := q.doom(&e, now); dies {
+		reason, dies := q.doom(&e, now)
+		if q.cfg.OfferFirst {
+			reason, dies = Expired, e.expired(now)
+		}
+		if dies {
 			out.Dead = append(out.Dead, Dead{Entry: e, Reason: reason})
 			break
 		}
@@ -796,9 +803,9 @@ func (q *Queue) Requeue(c *Consumer, e Entry, now int64, out *Effects) {
 }
 
 // Requeued applies DropHead limits to what came back, all of it at once as in RabbitMQ: 1,024 messages at most
-// go. Reject modes do not apply to it.
+// go, with OfferFirst none before Dispatch. Reject modes do not apply to it.
 func (q *Queue) Requeued(out *Effects) {
-	if !q.transit {
+	if !q.transit && !q.cfg.OfferFirst {
 		q.trim(sweep, out)
 	}
 	q.checkNow()

@@ -847,6 +847,34 @@ func TestLengthLimits(t *testing.T) {
 			r.requeue(r.held...)
 			r.want("!1maxlen", 2, 0)
 		}},
+		{"a requeue with OfferFirst goes to a consumer with room, and the length spares it", func(c *Config) { c.MaxLength, c.OfferFirst = 1, true }, func(r *rig) {
+			r.consumer(prefetch(1))
+			r.publish(sent{})
+			r.dispatch()
+			r.publish(sent{})
+			r.requeue(r.held...)
+			r.dispatch()
+			r.want("1 1", 1, 1)
+		}},
+		{"a requeue with OfferFirst is dropped once nobody takes it", func(c *Config) { c.MaxLength, c.OfferFirst = 1, true }, func(r *rig) {
+			c := r.consumer(prefetch(1))
+			r.publish(sent{})
+			r.dispatch()
+			r.publish(sent{})
+			r.q.RemoveConsumer(c)
+			r.requeue(r.held...)
+			r.dispatch()
+			r.want("1 !1maxlen", 1, 0)
+		}},
+		{"a requeue with OfferFirst meets length 0 and is offered among what is in transit", func(c *Config) { c.MaxLength, c.OfferFirst = 0, true }, func(r *rig) {
+			r.consumer(nil)
+			r.publish(sent{})
+			r.dispatch()
+			r.publish(sent{})
+			r.requeue(r.held...)
+			r.dispatch()
+			r.want("1 1 2", 0, 2)
+		}},
 		{"a requeue meets length 0 although a consumer is ready", limits(0, None, DropHead), func(r *rig) {
 			r.consumer(nil)
 			r.publish(sent{})
@@ -1121,7 +1149,7 @@ func TestPriorities(t *testing.T) {
 }
 
 func TestConsumers(t *testing.T) {
-	named := func(priority int32, prefetch uint32) func(*Consumer) {
+	named := func(priority int64, prefetch uint32) func(*Consumer) {
 		return func(c *Consumer) { c.Priority, c.Prefetch = priority, prefetch }
 	}
 	// to lists who got the deliveries, as letters in order of registration.
