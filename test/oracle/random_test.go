@@ -164,10 +164,11 @@ func (s *script) fenceBursts() {
 // on purpose: a queue has at most three consumers, two on one channel or on channels of their own, with a limit for the channel or
 // without acks but not both; a tag is never used again; the active one of several does not leave while others wait; dead letters go from
 // a queue to the next one only; no queue is lazy; messages do not expire in a queue with priorities; a policy that
-// begins to refuse publishes lowers no limit in the same breath. Of a quorum queue one message is out at a time, to a
-// consumer or to somebody who gets, because there what comes back keeps the order in which it did; it has limits,
-// that of deliveries too, only where nobody consumes, who would get what comes back before it is too much, and more than
-// allowed for a death; and no limit has several of its messages die at once, as one of bytes may, which there go in any order.
+// begins to refuse publishes lowers no limit in the same breath. Of a quorum queue, whose cases in quorum.txt show what
+// else differs, one message is out at a time, to a consumer or to somebody who gets, because there what comes back keeps the
+// order in which it did; it has delivery limits only where nobody consumes, because a death by one gives a consumer's
+// room back twice; it has no limit, as one of bytes, that lets several messages go at once, which there go newest first;
+// and nobody's dead letters go to it, which may come before copies that were published with them.
 type generator struct {
 	*rand.Rand
 	lines     []string
@@ -328,7 +329,7 @@ func (g *generator) queue(i int) string {
 func (g *generator) quorumQueue(i int) string {
 	// Without a limit RabbitMQ puts what comes back behind all others.
 	args := fmt.Sprintf(`x-queue-type=S"quorum" x-delivery-limit=I%s`, g.deliveries())
-	if g.getting && g.chance(2) {
+	if g.chance(2) {
 		args += fmt.Sprintf(" x-max-length=I%d", g.IntN(4))
 	}
 	if g.chance(5) {
