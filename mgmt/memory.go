@@ -29,7 +29,10 @@ var goMemory = [...]string{
 }
 
 // memory reads it now.
-func (s *Server) memory() memory {
+func (s *Server) memory() memory { return s.memoryOf(s.opt.Broker.Memory()) }
+
+// memoryOf is likewise with what the broker's own use is.
+func (s *Server) memoryOf(own broker.Memory) memory {
 	var samples [len(goMemory)]metrics.Sample
 	for i, name := range goMemory {
 		samples[i].Name = name
@@ -41,7 +44,7 @@ func (s *Server) memory() memory {
 	objects := of(2)
 
 	machine := s.machine()
-	m := memory{Memory: s.opt.Broker.Memory(), resident: int64(machine.resident), stacks: stacks}
+	m := memory{Memory: own, resident: int64(machine.resident), stacks: stacks}
 	m.runtime = taken - objects - idle - stacks
 	// Objects that are none of the broker's are garbage, but for some tens of kilobytes.
 	m.unused = idle + max(0, objects-m.Sum())

@@ -57,17 +57,19 @@ func overview(r *request) error {
 	}
 	var sum lengths
 	for _, v := range r.vhosts() {
-		for _, q := range r.s.opt.Broker.Queues(v) {
-			c := q.Counts()
-			sum.ready += c.Ready
-			sum.unacked += c.Unacked
-			o.ObjectTotals.Queues++
-			o.ObjectTotals.Consumers += c.Consumers
-		}
-		o.ObjectTotals.Exchanges += len(r.s.opt.Broker.Exchanges(v))
+		t := r.s.opt.Broker.VHostTotals(v)
+		sum.ready += t.Ready
+		sum.unacked += t.Unacked
+		o.ObjectTotals.Queues += t.Queues
+		o.ObjectTotals.Consumers += t.Consumers
+		o.ObjectTotals.Exchanges += t.Exchanges
 	}
-	o.ObjectTotals.Connections = len(r.connections())
-	o.ObjectTotals.Channels = len(r.channels())
+	if all {
+		n := r.s.opt.Broker.Objects()
+		o.ObjectTotals.Connections, o.ObjectTotals.Channels = n.Connections, n.Channels
+	} else {
+		o.ObjectTotals.Connections, o.ObjectTotals.Channels = len(r.connections()), len(r.channels())
+	}
 
 	traffic := r.s.opt.Broker.Traffic()
 	total := traffic.Total()
@@ -145,7 +147,7 @@ func (r *request) nodeOf(w *view) map[string]any {
 	n := map[string]any{
 		"name": s.opt.Node, "type": "disc", "running": true, "being_drained": false,
 		"os_pid":  strconv.Itoa(os.Getpid()),
-		"fd_used": m.filesOpen, "fd_total": m.filesMax, "sockets_used": len(s.opt.Broker.Connections()), "sockets_total": m.filesMax,
+		"fd_used": m.filesOpen, "fd_total": m.filesMax, "sockets_used": s.opt.Broker.ConnectionCount(), "sockets_total": m.filesMax,
 		"proc_used": runtime.NumGoroutine(), "proc_total": 1 << 20,
 		"mem_used": m.resident, "mem_limit": m.memoryLimit, "mem_alarm": m.memoryAlarm, "mem_calculation_strategy": "rss",
 		"disk_free": m.diskFree, "disk_free_limit": m.diskLimit, "disk_free_alarm": m.diskAlarm,

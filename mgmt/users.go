@@ -29,7 +29,7 @@ func userOf(u *auth.User) api.User {
 
 func listUsers(r *request) error {
 	return list(r, r.s.opt.Broker.Users().Users(), func(u **auth.User) string { return (*u).Name },
-		func(u **auth.User) api.User { return userOf(*u) })
+		func(u **auth.User, _ parts) api.User { return userOf(*u) })
 }
 
 func listUsersWithoutPermissions(r *request) error {
