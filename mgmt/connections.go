@@ -4,6 +4,8 @@ import (
 	"net"
 	"slices"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/mgmt/api"
 )
@@ -106,7 +108,16 @@ func getConnection(r *request) error {
 	}
 	w.s.mu.RLock()
 	defer w.s.mu.RUnlock()
-	return r.ok(r.connection(w, c, allParts))
+	one := r.connection(w, c, allParts)
+	for _, text := range [...]**string{
+		&one.PeerCertSubject, &one.PeerCertIssuer, &one.PeerCertValidity, &one.PeerCertSerial,
+		&one.SSLProtocol, &one.SSLCipher, &one.SSLKeyExchange, &one.SSLHash,
+	} {
+		if *text == nil { // in lists it is null
+			*text = new(string)
+		}
+	}
+	return r.send(fasthttp.StatusOK, encode(nil, one, nil)) // columns are of lists, as in RabbitMQ
 }
 
 // closing is the reason that a closed connection's client is told.

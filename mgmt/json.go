@@ -218,6 +218,9 @@ func appendStruct(dst []byte, v reflect.Value, c columns) []byte {
 		if len(dst) > start {
 			dst = append(dst, ',')
 		}
+		if value.Kind() == reflect.Map {
+			sub = nil // a field table is one value, as in RabbitMQ
+		}
 		dst = append(dst, f.quoted...)
 		dst = appendValue(dst, value, sub)
 	}

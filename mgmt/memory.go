@@ -122,3 +122,17 @@ func (m memory) breakdown() map[string]any {
 	}
 	return b
 }
+
+// binaries are who holds messages and frames, in bytes: RabbitMQ's names for what Erlang's processes refer to.
+func (s *Server) binaries() map[string]int64 {
+	m := s.opt.Broker.Memory()
+	held := map[string]int64{"queue_procs": m.Messages, "connection_readers": m.Receiving, "connection_writers": m.Sending}
+	for _, none := range [...]string{
+		"connection_channels", "connection_other", "queue_slave_procs", "quorum_queue_procs", "quorum_queue_dlx_procs",
+		"stream_queue_procs", "stream_queue_replica_reader_procs", "stream_queue_coordinator_procs", "metadata_store", "plugins",
+		"mgmt_db", "msg_index", "other",
+	} {
+		held[none] = 0
+	}
+	return held
+}

@@ -91,7 +91,8 @@ func overview(r *request) error {
 	o.QueueTotals = w.lengthsOf(s, sum)
 	o.MessageStats = w.stats(s, lengthFields, &total, false)
 	if len(o.MessageStats) > 0 {
-		o.MessageStats = append(o.MessageStats, api.Stat{Name: "disk_reads"}, api.Stat{Name: "disk_writes"})
+		never := (*series)(nil).details(0, 0, w.now, w.messages)
+		o.MessageStats = append(o.MessageStats, api.Stat{Name: "disk_reads", Details: never}, api.Stat{Name: "disk_writes", Details: never})
 	}
 	o.ChurnRates = w.named(&w.s.total, lengthFields+len(statNames), churnNames[:], churn, w.messages)
 	if all {
@@ -140,6 +141,12 @@ func (s *Server) context() api.Context {
 
 func version(r *request) error { return r.ok(r.s.opt.Version) }
 
+// gcQueues are those of RabbitMQ's statistics, which wait to be forgotten; none does here.
+var gcQueues = map[string]int{
+	"connection_closed": 0, "channel_closed": 0, "consumer_deleted": 0, "exchange_deleted": 0, "queue_deleted": 0,
+	"vhost_deleted": 0, "node_node_deleted": 0, "channel_consumer_deleted": 0,
+}
+
 // nodeOf is the one node there is.
 func (r *request) nodeOf(w *view) map[string]any {
 	s := r.s
@@ -160,7 +167,7 @@ func (r *request) nodeOf(w *view) map[string]any {
 		}},
 		"log_files": []string{"<stderr>"}, "db_dir": s.opt.Data, "config_files": []string{}, "enabled_plugins": []string{"rabbitmq_management", "rabbitmq_prometheus"},
 		"ra_open_file_metrics":    map[string]int{"ra_log_wal": 0, "ra_log_segment_writer": 0},
-		"metrics_gc_queue_length": map[string]int{},
+		"metrics_gc_queue_length": gcQueues,
 		"rabbitmq_version":        compatibleVersion, "erlang_version": runtime.Version(), "erlang_full_version": platform(),
 		"crypto_lib_version": cryptoVersion(),
 	}
@@ -228,7 +235,7 @@ func getNode(r *request) error {
 		n["memory"] = r.s.memory().breakdown()
 	}
 	if r.query("binary") == "true" {
-		n["binary"] = map[string]any{}
+		n["binary"] = r.s.binaries()
 	}
 	return r.ok(n)
 }

@@ -435,10 +435,11 @@ func limitFrom(r *request, known []string, kind string) (int, error) {
 	}
 	name := r.vars["limit"]
 	n, err := b.integer("value", 0)
+	_, text := b["value"].(string)
 	switch {
 	case !slices.Contains(known, name):
 		return 0, badRequestf("Unrecognised terms [{<<\"%s\">>,%v}] in %s", name, term(b["value"]), kind)
-	case err != nil:
+	case err != nil, text:
 		return 0, badRequestf("%s should be a number, actually was %s", name, term(b["value"]))
 	}
 	return n, nil
