@@ -384,7 +384,7 @@ func (b *Broker) ConnectionCount() (n int) {
 
 // Connections lists the connections by name.
 func (b *Broker) Connections() []ConnView {
-	var list []ConnView
+	list := make([]ConnView, 0, b.ConnectionCount())
 	for c := range b.EachConnection() {
 		list = append(list, *c)
 	}
@@ -435,7 +435,7 @@ type ChannelView struct {
 
 // Channels lists the channels by connection and number.
 func (b *Broker) Channels() []ChannelView {
-	var list []ChannelView
+	list := make([]ChannelView, 0, max(0, b.Objects().Channels))
 	for ch := range b.EachChannel() {
 		list = append(list, *ch)
 	}

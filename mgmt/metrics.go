@@ -856,64 +856,45 @@ var channelFamilies = []rowFamily[broker.ChannelView]{
 	{"channel_queue_metrics", "channel_get_empty_total", "counter", "Total number of times basic.get operations fetched no message", func(c *broker.ChannelView) int64 { return int64(c.Stats.GetEmpty) }},
 }
 
-// writeFamilies writes the families of one kind of object. each gives the objects, in order if the registry shows them one by
-// one; label adds the labels of one.
-func writeFamilies[T any](e *exposition, g *registry, list []rowFamily[T], each iter.Seq[*T], label func(*labelList, *T)) {
-	if g.families != nil && !slices.ContainsFunc(list, func(f rowFamily[T]) bool { return g.has(f.family) }) {
+// writeFamilies writes the families of one kind of object. list gives the objects in order, for a registry that shows them one
+// by one, and each in any order, for sums; label adds the labels of one.
+func writeFamilies[T any](e *exposition, g *registry, families []rowFamily[T], list func() []T, each iter.Seq[*T], label func(*labelList, *T)) {
+	if g.families != nil && !slices.ContainsFunc(families, func(f rowFamily[T]) bool { return g.has(f.family) }) {
 		return
 	}
 	if !g.objects {
-		sums := make([]int64, len(list))
+		sums := make([]int64, len(families))
 		for row := range each {
-			for i := range list {
-				sums[i] += list[i].value(row)
+			for i := range families {
+				sums[i] += families[i].value(row)
 			}
 		}
-		for i := range list {
-			e.one(g.prefix+list[i].name, list[i].kind, list[i].help, sums[i])
+		for i := range families {
+			e.one(g.prefix+families[i].name, families[i].kind, families[i].help, sums[i])
 		}
 		return
 	}
-	var rows []T
+	rows := list()
 	e.labels.reset()
-	for row := range each {
-		rows = append(rows, *row)
-		label(&e.labels, row)
+	for i := range rows {
+		label(&e.labels, &rows[i])
 	}
-	for i := range list {
-		if f := &list[i]; g.has(f.family) {
+	for i := range families {
+		if f := &families[i]; g.has(f.family) {
 			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, f.value)
 		}
 	}
 }
 
-// each gives the items of a list that is read once it is asked for.
-func each[T any](read func() []T) iter.Seq[*T] {
-	return func(yield func(*T) bool) {
-		list := read()
-		for i := range list {
-			if !yield(&list[i]) {
-				return
-			}
-		}
-	}
-}
-
 func (s *Server) writeChannels(e *exposition, g *registry) {
-	channels := s.opt.Broker.EachChannel()
-	if g.objects {
-		channels = each(func() []broker.ChannelView {
-			return slices.DeleteFunc(s.opt.Broker.Channels(), func(c broker.ChannelView) bool { return !g.hasVHost(c.Connection.VHost) })
-		})
-	}
-	writeFamilies(e, g, channelFamilies, channels, func(l *labelList, c *broker.ChannelView) {
-		l.add("channel", channelName(c.Connection, c.Number))
-	})
+	writeFamilies(e, g, channelFamilies, func() []broker.ChannelView {
+		return slices.DeleteFunc(s.opt.Broker.Channels(), func(c broker.ChannelView) bool { return !g.hasVHost(c.Connection.VHost) })
+	}, s.opt.Broker.EachChannel(), func(l *labelList, c *broker.ChannelView) { l.add("channel", channelName(c.Connection, c.Number)) })
 }
 
 // connRow is one connection of a scrape.
 type connRow struct {
-	*broker.ConnView
+	broker.ConnView
 	octets broker.Octets
 }
 
@@ -927,20 +908,26 @@ var connectionFamilies = []rowFamily[connRow]{
 }
 
 func (s *Server) writeConnections(e *exposition, g *registry) {
-	conns := s.opt.Broker.EachConnection()
-	if g.objects {
-		conns = each(s.opt.Broker.Connections)
-	}
 	states := make(map[broker.ConnState]int64) // what keeps them from publishing
-	rows := func(yield func(*connRow) bool) {
-		for c := range conns {
+	list := func() []connRow {
+		conns := s.opt.Broker.Connections()
+		rows := make([]connRow, len(conns))
+		for i, c := range conns {
 			states[c.State]++
-			if !yield(&connRow{c, octetsOf(c.ConnInfo)}) {
+			rows[i] = connRow{c, octetsOf(c.ConnInfo)}
+		}
+		return rows
+	}
+	each := func(yield func(*connRow) bool) {
+		var row connRow
+		for c := range s.opt.Broker.EachConnection() {
+			states[c.State]++
+			if row = (connRow{*c, octetsOf(c.ConnInfo)}); !yield(&row) {
 				return
 			}
 		}
 	}
-	writeFamilies(e, g, connectionFamilies, rows, func(l *labelList, c *connRow) { l.add("connection", c.Name) })
+	writeFamilies(e, g, connectionFamilies, list, each, func(l *labelList, c *connRow) { l.add("connection", c.Name) })
 	if g.families == nil {
 		e.family("firemq_connections", "gauge", "Connections by state")
 		for _, state := range [...]broker.ConnState{broker.StateRunning, broker.StateFlow, broker.StateBlocking, broker.StateBlocked} {
@@ -955,7 +942,7 @@ var exchangeFamilies = []rowFamily[broker.ExchangeView]{
 }
 
 func (s *Server) writeExchanges(e *exposition, g *registry) {
-	exchanges := func() (all []broker.ExchangeView) {
+	list := func() (all []broker.ExchangeView) {
 		for _, v := range s.opt.Broker.VHosts() {
 			if g.hasVHost(v) {
 				all = append(all, s.opt.Broker.Exchanges(v)...)
@@ -963,7 +950,14 @@ func (s *Server) writeExchanges(e *exposition, g *registry) {
 		}
 		return all
 	}
-	writeFamilies(e, g, exchangeFamilies, each(exchanges), func(l *labelList, x *broker.ExchangeView) { l.add("vhost", x.VHost, "exchange", x.Name) })
+	each := func(yield func(*broker.ExchangeView) bool) {
+		for _, x := range list() {
+			if !yield(&x) {
+				return
+			}
+		}
+	}
+	writeFamilies(e, g, exchangeFamilies, list, each, func(l *labelList, x *broker.ExchangeView) { l.add("vhost", x.VHost, "exchange", x.Name) })
 }
 
 // writeCluster writes what exists, for the detailed registry.
