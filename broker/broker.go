@@ -412,12 +412,9 @@ type Totals struct {
 func (b *Broker) Totals() Totals {
 	t := Totals{Objects: b.Objects()}
 	for _, v := range b.VHosts() {
-		for _, q := range b.Queues(v) {
-			q.mu.Lock()
-			t.Ready += q.sm.Len()
-			t.Unacked += q.sm.Unacked()
-			q.mu.Unlock()
-		}
+		in := b.VHostTotals(v)
+		t.Ready += in.Ready
+		t.Unacked += in.Unacked
 	}
 	return t
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/firemq/firemq/broker/policy"
@@ -156,7 +157,7 @@ type Slowed struct {
 	For    time.Duration
 }
 
-// Slowed lists the connections whose publishes have waited for at least so long.
+// Slowed lists the connections whose publishes have waited for at least so long, by name.
 func (b *Broker) Slowed(least time.Duration) (list []Slowed) {
 	now := time.Now().UnixNano()
 	for _, c := range b.connections() {
@@ -169,5 +170,6 @@ func (b *Broker) Slowed(least time.Duration) (list []Slowed) {
 			list = append(list, Slowed{&c.info, c.User(), paused, d})
 		}
 	}
+	slices.SortFunc(list, func(a, b Slowed) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }

@@ -71,6 +71,8 @@ type Conn struct {
 	vhost *VHost
 	info  ConnInfo
 
+	properties int64 // bytes that info.Properties take
+
 	// Owned by the connection's reader.
 	access   *auth.Access // what the user may do, as of epoch; nil: nothing
 	epoch    uint64
@@ -145,7 +147,7 @@ func (b *Broker) connect(u *User, p Peer, info *ConnInfo) (*Conn, *Error) {
 		return nil, refuse(NotAllowed, "vhost %s not found", info.VHost)
 	}
 	c := &Conn{
-		b: b, peer: p, user: u, vhost: v, info: *info, since: b.opt.Now(),
+		b: b, peer: p, user: u, vhost: v, info: *info, properties: int64(info.Properties.Memory()), since: b.opt.Now(),
 		exclusive: make(map[*Queue]struct{}),
 		consumers: make(map[*Consumer]struct{}),
 	}

@@ -36,34 +36,50 @@ const (
 	consumerMemory   = 700
 )
 
+// QueueMemory is what queues take, in bytes, as in Memory.
+type QueueMemory struct{ Index, Queues int64 }
+
+// Add adds o to m.
+func (m *QueueMemory) Add(o QueueMemory) {
+	m.Index += o.Index
+	m.Queues += o.Queues
+}
+
+// memory is what one queue takes. Lock held.
+func (q *Queue) memory() QueueMemory {
+	return QueueMemory{q.sm.IndexMemory(), queueMemory + q.kept + q.window.Memory() + int64(cap(q.orphans))*int64(unsafe.Sizeof(q.orphans[0]))}
+}
+
 // Memory adds up what everything takes now. It locks each queue and channel for a moment. Any goroutine.
 func (b *Broker) Memory() Memory {
+	var sum QueueMemory
+	for _, v := range b.VHosts() {
+		for _, q := range b.queuesOf(v) {
+			q.mu.Lock()
+			sum.Add(q.memory())
+			q.mu.Unlock()
+		}
+	}
+	return b.MemoryWith(sum)
+}
+
+// MemoryWith is Memory for who has just read what all queues take.
+func (b *Broker) MemoryWith(queues QueueMemory) Memory {
 	m := Memory{Messages: pool.Lent(pool.Messages), Sending: pool.Lent(pool.Sending), Receiving: pool.Lent(pool.Receiving)}
 	if b.journal != nil {
 		m.Journal = b.journal.Buffers()
 	}
-	var queues []*Queue
+	m.Index, m.Queues = queues.Index, queues.Queues
 	b.topo.RLock()
 	for _, v := range b.vhosts {
 		for _, x := range v.exchanges {
 			m.Topology += exchangeMemory + x.kept
 		}
-		for _, q := range v.queues {
-			queues = append(queues, q)
-		}
 	}
 	b.topo.RUnlock()
 	m.Topology += int64(b.routes.Len())*bindingMemory + b.routes.ArgumentMemory()
-	m.Queues = int64(len(queues)) * queueMemory
-	for _, q := range queues {
-		q.mu.Lock()
-		m.Index += q.sm.IndexMemory()
-		m.Queues += q.kept + q.window.Memory()
-		m.Queues += int64(cap(q.orphans)) * int64(unsafe.Sizeof(q.orphans[0]))
-		q.mu.Unlock()
-	}
 	for _, c := range b.connections() {
-		m.Connections += connectionMemory + int64(c.info.Memory) + int64(c.info.Properties.Memory())
+		m.Connections += connectionMemory + int64(c.info.Memory) + c.properties
 		c.mu.Lock()
 		for k := range c.consumers {
 			m.Channels += consumerMemory + k.kept

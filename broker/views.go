@@ -2,6 +2,7 @@ package broker
 
 import (
 	"cmp"
+	"iter"
 	"net"
 	"slices"
 	"strings"
@@ -95,7 +96,7 @@ func (b *Broker) Bindings(vhost string, f BindingFilter) []route.Binding {
 		return true
 	}
 	if f.Source == nil || *f.Source == "" {
-		queues := b.Queues(vhost)
+		queues := b.queuesOf(vhost)
 		if f.Dest == nil {
 			list = make([]route.Binding, 0, len(queues))
 		}
@@ -130,8 +131,11 @@ func (f *BindingFilter) matches(r *route.Binding) bool {
 	return (f.Source == nil || *f.Source == r.Source) && (f.Dest == nil || *f.Dest == r.Dest && f.ToExchange == r.ToExchange)
 }
 
-// Queues lists a vhost's queues by name.
-func (b *Broker) Queues(vhost string) []*Queue {
+// Queues lists a vhost's queues by name. The list is the caller's.
+func (b *Broker) Queues(vhost string) []*Queue { return slices.Clone(b.queuesOf(vhost)) }
+
+// queuesOf is Queues with a list that others have too.
+func (b *Broker) queuesOf(vhost string) []*Queue {
 	b.topo.RLock()
 	v := b.vhosts[vhost]
 	if v == nil {
@@ -141,7 +145,7 @@ func (b *Broker) Queues(vhost string) []*Queue {
 	s := v.sorted.Load()
 	if s != nil && s.changes == v.changes {
 		b.topo.RUnlock()
-		return slices.Clone(s.list)
+		return s.list
 	}
 	s = &sortedQueues{v.changes, make([]*Queue, 0, len(v.queues))}
 	for _, q := range v.queues {
@@ -150,7 +154,31 @@ func (b *Broker) Queues(vhost string) []*Queue {
 	b.topo.RUnlock()
 	slices.SortFunc(s.list, func(a, b *Queue) int { return strings.Compare(a.name, b.name) })
 	v.sorted.Store(s)
-	return slices.Clone(s.list)
+	return s.list
+}
+
+// VHostTotals are what one vhost has, the default exchange among its exchanges.
+type VHostTotals struct {
+	Exchanges, Queues, Consumers int
+	Ready, Unacked               int
+}
+
+// VHostTotals counts them now. It locks each queue for a moment.
+func (b *Broker) VHostTotals(vhost string) (t VHostTotals) {
+	b.topo.RLock()
+	if v := b.vhosts[vhost]; v != nil {
+		t.Exchanges = len(v.exchanges) + 1
+	}
+	b.topo.RUnlock()
+	for _, q := range b.queuesOf(vhost) {
+		t.Queues++
+		q.mu.Lock()
+		t.Consumers += len(q.members)
+		t.Ready += q.sm.Len()
+		t.Unacked += q.sm.Unacked()
+		q.mu.Unlock()
+	}
+	return t
 }
 
 // sortedQueues are a vhost's queues by name, as they were after so many changes: who looks each second does not sort
@@ -186,6 +214,7 @@ type QueueCounts struct {
 	Consumers                int
 	Stats                    MessageStats
 	Keys                     int // of messages that are known, in a queue that de-duplicates
+	Memory                   QueueMemory
 }
 
 // Counts reads a queue's sizes and counters.
@@ -207,7 +236,7 @@ func (q *Queue) counts() QueueCounts {
 		// What was purged a moment ago may not be off these yet.
 		Persistent:      min(q.persistent, q.sm.Len()+q.sm.Unacked()+q.sm.Delayed()),
 		PersistentBytes: min(q.persistentBytes, q.sm.Bytes()+q.sm.UnackedBytes()+q.sm.DelayedBytes()),
-		Consumers:       len(q.members), Stats: q.stats, Keys: keys,
+		Consumers:       len(q.members), Stats: q.stats, Keys: keys, Memory: q.memory(),
 	}
 }
 
@@ -223,8 +252,6 @@ type QueueView struct {
 	QueueCounts
 	ExclusiveTag string // of an exclusive consumer
 	ActiveTag    string // of the single active consumer
-	// Starved: no consumer can take the next message at once.
-	Starved bool
 }
 
 // View reads all about a queue.
@@ -251,7 +278,6 @@ func (q *Queue) View() QueueView {
 			}
 		}
 	}
-	v.Starved = v.Ready > 0
 	return v
 }
 
@@ -331,17 +357,16 @@ func (c *Conn) state(now int64) ConnState {
 	return StateRunning
 }
 
-// connections lists all connections but those of the broker itself, by name.
+// connections lists all connections but those of the broker itself, in no order.
 func (b *Broker) connections() []*Conn {
 	b.connMu.Lock()
+	defer b.connMu.Unlock()
 	list := make([]*Conn, 0, len(b.conns))
 	for c := range b.conns {
 		if !c.info.Internal {
 			list = append(list, c)
 		}
 	}
-	b.connMu.Unlock()
-	slices.SortFunc(list, func(a, b *Conn) int { return strings.Compare(a.info.Name, b.info.Name) })
 	return list
 }
 
@@ -359,19 +384,33 @@ func (b *Broker) ConnectionCount() (n int) {
 
 // Connections lists the connections by name.
 func (b *Broker) Connections() []ConnView {
-	conns := b.connections()
-	channels := make(map[*Conn]int, len(conns))
-	b.census.mu.Lock()
-	for ch := range b.census.channels {
-		channels[ch.conn]++
+	list := make([]ConnView, 0, b.ConnectionCount())
+	for c := range b.EachConnection() {
+		list = append(list, *c)
 	}
-	b.census.mu.Unlock()
-	now := time.Now().UnixNano()
-	list := make([]ConnView, len(conns))
-	for i, c := range conns {
-		list[i] = ConnView{ConnInfo: &c.info, User: c.User(), Since: c.since, Channels: channels[c], State: c.state(now)}
-	}
+	slices.SortFunc(list, func(a, b ConnView) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// EachConnection gives the connections in no order, for sums. A view is good until the next one.
+func (b *Broker) EachConnection() iter.Seq[*ConnView] {
+	return func(yield func(*ConnView) bool) {
+		conns := b.connections()
+		channels := make(map[*Conn]int, len(conns))
+		b.census.mu.Lock()
+		for ch := range b.census.channels {
+			channels[ch.conn]++
+		}
+		b.census.mu.Unlock()
+		now := time.Now().UnixNano()
+		var v ConnView
+		for _, c := range conns {
+			v = ConnView{ConnInfo: &c.info, User: c.User(), Since: c.since, Channels: channels[c], State: c.state(now)}
+			if !yield(&v) {
+				return
+			}
+		}
+	}
 }
 
 // CloseConnections closes the connections that pick chooses, after telling their clients.
@@ -396,45 +435,44 @@ type ChannelView struct {
 
 // Channels lists the channels by connection and number.
 func (b *Broker) Channels() []ChannelView {
-	b.census.mu.Lock()
-	open := make([]*Channel, 0, len(b.census.channels))
-	for ch := range b.census.channels {
-		if !ch.conn.info.Internal {
-			open = append(open, ch)
-		}
+	list := make([]ChannelView, 0, max(0, b.Objects().Channels))
+	for ch := range b.EachChannel() {
+		list = append(list, *ch)
 	}
-	b.census.mu.Unlock()
-	slices.SortFunc(open, func(a, b *Channel) int {
-		return cmp.Or(strings.Compare(a.conn.info.Name, b.conn.info.Name), cmp.Compare(a.number, b.number))
+	slices.SortFunc(list, func(a, b ChannelView) int {
+		return cmp.Or(strings.Compare(a.Connection.Name, b.Connection.Name), cmp.Compare(a.Number, b.Number))
 	})
-	consumers := make(map[*Channel]int)
-	var last *Conn
-	for _, ch := range open {
-		if ch.conn == last {
-			continue
-		}
-		last = ch.conn
-		last.mu.Lock()
-		for c := range last.consumers {
-			consumers[c.ch]++
-		}
-		last.mu.Unlock()
-	}
-	list := make([]ChannelView, len(open))
-	for i, ch := range open {
-		v := ChannelView{
-			Number: ch.number, Connection: &ch.conn.info, User: ch.conn.User(), Limit: ch.limit.Load(),
-			Consumers: consumers[ch], TxPublishes: int(ch.txPubs.Load()), TxOps: int(ch.txOps.Load()),
-		}
-		ch.peer.Lock()
-		v.Mode, v.Prefetch, v.Unacked, v.Stats = ch.mode, ch.shown, ch.unacked.live, ch.stats
-		if n := len(ch.wait); ch.mode == ModeConfirm && n > ch.waitHead {
-			v.Unconfirmed = ch.wait[n-1].to - ch.told
-		}
-		ch.peer.Unlock()
-		list[i] = v
-	}
 	return list
+}
+
+// EachChannel gives the channels in no order, for sums. A view is good until the next one.
+func (b *Broker) EachChannel() iter.Seq[*ChannelView] {
+	return func(yield func(*ChannelView) bool) {
+		b.census.mu.Lock()
+		open := make([]*Channel, 0, len(b.census.channels))
+		for ch := range b.census.channels {
+			if !ch.conn.info.Internal {
+				open = append(open, ch)
+			}
+		}
+		b.census.mu.Unlock()
+		var v ChannelView
+		for _, ch := range open {
+			v = ChannelView{
+				Number: ch.number, Connection: &ch.conn.info, User: ch.conn.User(), Limit: ch.limit.Load(),
+				Consumers: ch.consumerCount(), TxPublishes: int(ch.txPubs.Load()), TxOps: int(ch.txOps.Load()),
+			}
+			ch.peer.Lock()
+			v.Mode, v.Prefetch, v.Unacked, v.Stats = ch.mode, ch.shown, ch.unacked.live, ch.stats
+			if n := len(ch.wait); ch.mode == ModeConfirm && n > ch.waitHead {
+				v.Unconfirmed = ch.wait[n-1].to - ch.told
+			}
+			ch.peer.Unlock()
+			if !yield(&v) {
+				return
+			}
+		}
+	}
 }
 
 // hostPort splits an address into what operators read.

@@ -3,6 +3,8 @@ package journal
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"strings"
 
 	"github.com/firemq/firemq/internal/vfs"
 )
@@ -15,6 +17,7 @@ type Segment struct {
 	Live     int64  // targets that are not settled
 	LiveSize int64  // bytes of their records (an estimate where fan-outs differ)
 	Damaged  bool   // the whole file cannot be read
+	Aside    bool   // it could not be read at an earlier start, which moved it aside
 }
 
 // Inspect reads all of a folder's log into r, as Open without a checkpoint does, verifies every
@@ -43,5 +46,30 @@ func Inspect(o Options, r Replay) ([]Segment, Stats, error) {
 		}
 		list = append(list, g)
 	}
-	return list, j.recovered, nil
+	aside, err := findAside(files, o.Dir)
+	if err != nil {
+		return nil, Stats{}, fmt.Errorf("inspect journal %s: %w", o.Dir, err)
+	}
+	return append(list, aside...), j.recovered, nil
+}
+
+// findAside lists the files that were moved aside.
+func findAside(fs vfs.FS, dir string) ([]Segment, error) {
+	names, err := fs.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	var list []Segment
+	for _, name := range names {
+		segment, aside := strings.CutSuffix(name, damagedSuffix)
+		if _, ok := parseSegmentName(segment); !aside || !ok {
+			continue
+		}
+		f, err := readHeader(fs, filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Segment{File: name, Bytes: f.size, Damaged: true, Aside: true})
+	}
+	return list, nil
 }

@@ -50,7 +50,7 @@ func (r *request) bindings(f broker.BindingFilter) error {
 		all = append(all, r.s.opt.Broker.Bindings(v, f)...)
 	}
 	if field := r.query("sort"); field != "" {
-		sortBy(all, field, r.query("sort_reverse") == "true", bindingOf)
+		all = sortBy(all, field, r.query("sort_reverse") == "true", len(all), func(b *route.Binding, _ parts) api.Binding { return bindingOf(b) })
 	}
 	return r.items(encodeList(nil, all, bindingOf, parseColumns(r.query("columns"))))
 }

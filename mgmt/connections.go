@@ -4,6 +4,8 @@ import (
 	"net"
 	"slices"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/mgmt/api"
 )
@@ -24,16 +26,16 @@ func listConnections(r *request) error {
 	}
 	w.s.mu.RLock()
 	defer w.s.mu.RUnlock()
-	view := func(c *broker.ConnView) api.Connection { return r.connection(w, c) }
 	if _, ok := r.vars["vhost"]; ok {
 		conns := r.connections()
 		items := make([]api.Connection, len(conns))
 		for i := range conns {
-			items[i] = view(&conns[i])
+			items[i] = r.connection(w, &conns[i], allParts)
 		}
 		return plain(r, items)
 	}
-	return list(r, r.connections(), func(c *broker.ConnView) string { return c.Name }, view)
+	return list(r, r.connections(), func(c *broker.ConnView) string { return c.Name },
+		func(c *broker.ConnView, need parts) api.Connection { return r.connection(w, c, need) })
 }
 
 // secure says whether that port is one of TLS.
@@ -55,22 +57,30 @@ func protocolName(p string) string {
 	return p
 }
 
-func (r *request) connection(w *view, c *broker.ConnView) api.Connection {
-	s := w.s.conns[c.ConnInfo]
-	host, port := c.LocalHost()
-	peer, peerPort := c.RemoteHost()
+func (r *request) connection(w *view, c *broker.ConnView, need parts) api.Connection {
 	n := octetsOf(c.ConnInfo)
 	name, _ := c.Properties.Get("connection_name")
-	return api.Connection{
+	shown := api.Connection{
 		Name: c.Name, Node: r.s.opt.Node, State: string(c.State), Type: "network", Protocol: protocolName(c.Protocol),
 		User: c.User, PerformedBy: c.User, VHost: c.VHost, ConnectedAt: c.Since,
-		Host: host, Port: port, PeerHost: peer, PeerPort: peerPort,
-		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Timeout: c.Heartbeat, SSL: r.s.secure(port),
-		AuthMechanism: c.Mechanism, ClientProperties: argumentMap(c.Properties), UserProvidedName: name.Str,
+		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Timeout: c.Heartbeat,
+		AuthMechanism: c.Mechanism, UserProvidedName: name.Str,
 		RecvOct: n.Received, RecvCnt: n.Reads, SendOct: n.Sent, SendCnt: n.Writes,
-		RecvOctDetails: s.details(0, int64(n.Received), w.now, w.bytes),
-		SendOctDetails: s.details(1, int64(n.Sent), w.now, w.bytes),
 	}
+	if need&partAddresses != 0 {
+		shown.Host, shown.Port = c.LocalHost()
+		shown.PeerHost, shown.PeerPort = c.RemoteHost()
+		shown.SSL = r.s.secure(shown.Port)
+	}
+	if need&partProperties != 0 {
+		shown.ClientProperties = argumentMap(c.Properties)
+	}
+	if need&partRates != 0 {
+		s := w.s.conns[c.ConnInfo]
+		shown.RecvOctDetails = s.details(0, int64(n.Received), w.now, w.bytes)
+		shown.SendOctDetails = s.details(1, int64(n.Sent), w.now, w.bytes)
+	}
+	return shown
 }
 
 // connectionOf finds the connection of the path, if the user may see it, or close it.
@@ -98,7 +108,16 @@ func getConnection(r *request) error {
 	}
 	w.s.mu.RLock()
 	defer w.s.mu.RUnlock()
-	return r.ok(r.connection(w, c))
+	one := r.connection(w, c, allParts)
+	for _, text := range [...]**string{
+		&one.PeerCertSubject, &one.PeerCertIssuer, &one.PeerCertValidity, &one.PeerCertSerial,
+		&one.SSLProtocol, &one.SSLCipher, &one.SSLKeyExchange, &one.SSLHash,
+	} {
+		if *text == nil { // in lists it is null
+			*text = new(string)
+		}
+	}
+	return r.send(fasthttp.StatusOK, encode(nil, one, nil)) // columns are of lists, as in RabbitMQ
 }
 
 // closing is the reason that a closed connection's client is told.
@@ -164,32 +183,36 @@ func listChannels(r *request) error {
 	}
 	w.s.mu.RLock()
 	defer w.s.mu.RUnlock()
-	view := func(c *broker.ChannelView) api.Channel { return r.channel(w, c) }
 	if _, ok := r.vars["vhost"]; ok {
 		return plain(r, r.channelList(w, r.channels()))
 	}
-	return list(r, r.channels(), func(c *broker.ChannelView) string { return channelName(c.Connection, c.Number) }, view)
+	return list(r, r.channels(), func(c *broker.ChannelView) string { return channelName(c.Connection, c.Number) },
+		func(c *broker.ChannelView, need parts) api.Channel { return r.channel(w, c, need) })
 }
 
 func (r *request) channelList(w *view, channels []broker.ChannelView) []api.Channel {
 	items := make([]api.Channel, len(channels))
 	for i := range channels {
-		items[i] = r.channel(w, &channels[i])
+		items[i] = r.channel(w, &channels[i], allParts)
 	}
 	return items
 }
 
-func (r *request) channel(w *view, c *broker.ChannelView) api.Channel {
-	s := w.s.channels[channelKey{c.Connection, c.Number}]
-	return api.Channel{
-		Name: channelName(c.Connection, c.Number), Number: c.Number, VHost: c.Connection.VHost, User: c.User, PerformedBy: c.User,
+func (r *request) channel(w *view, c *broker.ChannelView, need parts) api.Channel {
+	shown := api.Channel{
+		Number: c.Number, VHost: c.Connection.VHost, User: c.User, PerformedBy: c.User,
 		Node: r.s.opt.Node, State: "running", ConsumerCount: c.Consumers,
 		Confirm: c.Mode == broker.ModeConfirm, Transactional: c.Mode == broker.ModeTx,
 		PrefetchCount: c.Prefetch, GlobalPrefetchCount: c.Limit, Unacknowledged: c.Unacked, Unconfirmed: c.Unconfirmed,
 		Uncommitted: c.TxPublishes, AcksUncommitted: c.TxOps,
-		ConnectionDetails: peerOf(c.Connection),
-		MessageStats:      w.stats(s, 0, &c.Stats, false),
 	}
+	if need&partAddresses != 0 {
+		shown.Name, shown.ConnectionDetails = channelName(c.Connection, c.Number), peerOf(c.Connection)
+	}
+	if need&partRates != 0 {
+		shown.MessageStats = w.stats(w.s.channels[channelKey{c.Connection, c.Number}], 0, &c.Stats, false)
+	}
+	return shown
 }
 
 func listConnectionChannels(r *request) error {
@@ -222,7 +245,7 @@ func getChannel(r *request) error {
 		}
 		w.s.mu.RLock()
 		defer w.s.mu.RUnlock()
-		d := api.ChannelDetail{Channel: r.channel(w, &c), ConsumerDetails: []api.Consumer{}, Publishes: []any{}, Deliveries: []any{}}
+		d := api.ChannelDetail{Channel: r.channel(w, &c, allParts), ConsumerDetails: []api.Consumer{}, Publishes: []any{}, Deliveries: []any{}}
 		for _, q := range r.s.opt.Broker.Queues(c.Connection.VHost) {
 			for _, k := range q.Consumers() {
 				if k.Connection == c.Connection && k.Channel == c.Number {

@@ -171,6 +171,10 @@ func (r *request) importInto(vhost string) error {
 		return &failure{status: 415}
 	}
 	warnings, err := Import(r.s.opt.Broker, p, vhost)
+	if e, ok := errors.AsType[noDocument](err); ok {
+		r.warn([]string{e.Error()}) // where RabbitMQ says no more than this
+		return badRequest("failed_to_parse_json")
+	}
 	for _, w := range warnings {
 		r.s.opt.Log.Warn("definitions: " + w)
 	}
@@ -217,17 +221,17 @@ func uploaded(kind string, form []byte) ([]byte, error) {
 	}
 }
 
+// noDocument is why a document is no JSON object: where in it, and the cause.
+type noDocument struct{ error }
+
 // Import makes what a definitions document of FireMQ or RabbitMQ says, in one vhost if that is named. What
 // exists stays, users, permissions, policies and parameters excepted: they are replaced. The whole document is
 // checked first: after an error, which names everything wrong, nothing has changed. Warnings, 1,000 at most, say what was
 // skipped and why.
 func Import(b *broker.Broker, document []byte, vhost string) (warnings []string, err error) {
-	document = bytes.TrimPrefix(document, []byte("\xef\xbb\xbf"))
-	var doc map[string]any
-	if len(bytes.TrimSpace(document)) > 0 {
-		if err := api.Decode(document, &doc); err != nil || doc == nil {
-			return nil, errors.New("failed_to_parse_json")
-		}
+	doc, err := api.Document(document)
+	if err != nil {
+		return nil, noDocument{err}
 	}
 	m := &importer{b: b, only: vhost, vhosts: make(map[string]bool), users: make(map[string]bool)}
 	m.read(doc)

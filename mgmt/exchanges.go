@@ -17,7 +17,7 @@ func listExchanges(r *request) error {
 	w.s.mu.RLock()
 	defer w.s.mu.RUnlock()
 	return list(r, all, func(x *broker.ExchangeView) string { return x.Name },
-		func(x *broker.ExchangeView) api.Exchange { return exchangeOf(w, x) })
+		func(x *broker.ExchangeView, _ parts) api.Exchange { return exchangeOf(w, x) })
 }
 
 func exchangeOf(w *view, v *broker.ExchangeView) api.Exchange {

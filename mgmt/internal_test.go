@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -130,14 +131,42 @@ func TestSortBy(t *testing.T) {
 	}
 	list := []item{{3, "b", nil}, {1, "a", api.Stats{{Name: "x", Total: 5}}}, {2, "c", nil}, {1, "d", nil}}
 	for field, want := range map[string]string{"n": "a d c b", "s": "a b c d", "m.x": "b c d a", "nothing": "b a c d"} {
-		l := append([]item(nil), list...)
-		sortBy(l, field, false, func(i *item) item { return *i })
+		sorted := sortBy(list, field, false, len(list), func(i *item, _ parts) item { return *i })
 		var got []string
-		for _, i := range l {
+		for _, i := range sorted {
 			got = append(got, i.S)
 		}
 		if s := strings.Join(got, " "); s != want {
 			t.Errorf("%s: %s, want %s", field, s, want)
+		}
+	}
+}
+
+// TestSortByTheFirst: those of a page are the first of the whole list.
+func TestSortByTheFirst(t *testing.T) {
+	type item struct {
+		N int `json:"n"`
+	}
+	view := func(i *item, _ parts) item { return *i }
+	for range 200 {
+		list := make([]item, rand.IntN(1000))
+		for i := range list {
+			list[i].N = rand.IntN(300)
+		}
+		for _, reverse := range []bool{false, true} {
+			whole := sortBy(list, "n", reverse, len(list), view)
+			if !slices.IsSortedFunc(whole, func(a, b item) int {
+				if reverse {
+					a, b = b, a
+				}
+				return a.N - b.N
+			}) {
+				t.Fatal("not sorted")
+			}
+			first := rand.IntN(len(list) + 1)
+			if got := sortBy(list, "n", reverse, first, view); !slices.Equal(got, whole[:first]) {
+				t.Fatalf("the first %d of %d: %v, want %v", first, len(list), got, whole[:first])
+			}
 		}
 	}
 }

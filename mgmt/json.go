@@ -64,6 +64,38 @@ type field struct {
 	quoted    string // "name":
 	index     []int
 	omitEmpty bool
+	part      parts // that it belongs to
+}
+
+// parts of an object are what a view of it can leave out, if no field of theirs is asked for, because they take longer than
+// all the rest. A field says so by its tag "part", with the name here.
+type parts uint8
+
+const (
+	partRates      parts = 1 << iota // changes a second and samples, and counters that have them
+	partHead                         // what is known of the messages that leave next
+	partSettings                     // what a queue was declared with, policies, who consumes it
+	partProperties                   // of connections
+	partAddresses                    // of connections, and names made of them
+	allParts       = partRates | partHead | partSettings | partProperties | partAddresses
+)
+
+var partNames = map[string]parts{
+	"": 0, "rates": partRates, "head": partHead, "settings": partSettings, "properties": partProperties, "addresses": partAddresses,
+}
+
+// partsOf are those that the columns of a type need.
+func partsOf[T any](c columns) (need parts) {
+	t := reflect.TypeFor[T]()
+	if c == nil || t.Kind() != reflect.Struct {
+		return allParts
+	}
+	for _, f := range fieldsOf(t) {
+		if _, wanted := c.pick(f.name); wanted {
+			need |= f.part
+		}
+	}
+	return need
 }
 
 var plans sync.Map // reflect.Type -> []field
@@ -82,7 +114,11 @@ func fieldsOf(t reflect.Type) []field {
 		if name == "" {
 			name = f.Name
 		}
-		list = append(list, field{name, string(appendText(nil, name)) + ":", f.Index, opts == "omitempty"})
+		part, known := partNames[f.Tag.Get("part")]
+		if !known {
+			panic("BUG: mgmt: " + name + " is of no part")
+		}
+		list = append(list, field{name, string(appendText(nil, name)) + ":", f.Index, opts == "omitempty", part})
 	}
 	plans.Store(t, list)
 	return list
@@ -181,6 +217,9 @@ func appendStruct(dst []byte, v reflect.Value, c columns) []byte {
 		}
 		if len(dst) > start {
 			dst = append(dst, ',')
+		}
+		if value.Kind() == reflect.Map {
+			sub = nil // a field table is one value, as in RabbitMQ
 		}
 		dst = append(dst, f.quoted...)
 		dst = appendValue(dst, value, sub)
@@ -321,34 +360,66 @@ func at(v reflect.Value, path []string) reflect.Value {
 	return reflect.Value{}
 }
 
-// sortBy sorts a list by the field at path of what view makes of its items, keeping the order of equals. A missing
-// field counts as the least. A view is thrown away once its key is read, so that a page of a long list costs no more
-// memory than the page and the keys.
-func sortBy[S, T any](list []S, path string, reverse bool, view func(*S) T) {
-	parts := strings.Split(path, ".")
+// fieldAt is where the field at a path of names is in a struct, as far as structs go, and the names behind it.
+func fieldAt(t reflect.Type, path []string) (index []int, rest []string) {
+	for len(path) > 0 && t.Kind() == reflect.Struct {
+		fields := fieldsOf(t)
+		i := slices.IndexFunc(fields, func(f field) bool { return f.name == path[0] })
+		if i < 0 {
+			break
+		}
+		t = t.FieldByIndex(fields[i].index).Type
+		index, path = append(index, fields[i].index...), path[1:]
+	}
+	return index, path
+}
+
+// sortBy gives the first items of a list as sorted by the field at path of what view makes of them, equals in the list's
+// order. A missing field counts as the least. A view has the parts that the field needs and is thrown away once its key is
+// read, and of the keys those stay that may be among the first: a page of a long list costs little more than its rows.
+func sortBy[S, T any](list []S, path string, reverse bool, first int, view func(*S, parts) T) []S {
 	type keyed struct {
 		key sortKey
 		at  int
 	}
-	keys := make([]keyed, len(list))
-	var shown T
-	field := reflect.ValueOf(&shown).Elem()
-	for i := range list {
-		shown = view(&list[i])
-		keys[i] = keyed{keyOf(at(field, parts)), i}
-	}
-	slices.SortFunc(keys, func(a, b keyed) int {
+	compare := func(a, b keyed) int {
 		c := a.key.compare(&b.key)
 		if reverse {
 			c = -c
 		}
 		return cmp.Or(c, cmp.Compare(a.at, b.at))
-	})
-	sorted := make([]S, len(list))
-	for i := range keys {
+	}
+	names := strings.Split(path, ".")
+	need := partsOf[T](columns{names[0]: nil})
+	index, names := fieldAt(reflect.TypeFor[T](), names)
+	var shown T
+	field := reflect.ValueOf(&shown).Elem()
+	if index != nil {
+		field = field.FieldByIndex(index)
+	}
+	most := min(len(list), max(2*first, 64))
+	keys := make([]keyed, 0, most)
+	full := false // the first ones so far are in order, then those that may be before the last of them
+	for i := range list {
+		shown = view(&list[i], need)
+		k := keyed{keyOf(at(field, names)), i}
+		if full && compare(k, keys[first-1]) > 0 {
+			continue
+		}
+		if len(keys) == most {
+			slices.SortFunc(keys, compare)
+			if full, keys = first > 0, keys[:first]; full && compare(k, keys[first-1]) > 0 {
+				continue
+			}
+		}
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, compare)
+	sorted := make([]S, min(first, len(keys)))
+	for i := range sorted {
 		sorted[i] = list[keys[i].at]
 	}
-	copy(list, sorted)
+	return sorted
 }
 
 // sortKey is a number, or the text of anything else. Numbers come first.

@@ -19,11 +19,10 @@ const (
 	maxPattern      = 1 << 10 // bytes of ?name=
 )
 
-// list answers with the items that the query asks for, of T made by view from an S. name gives what ?name=
-// filters by; nil for lists that have no such filter. all is the list's own, to be sorted in place.
-func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) error {
+// list answers with the items that the query asks for, of T made by view from an S with the parts that are needed. name
+// gives what ?name= filters by; nil for lists that have no such filter. all is the list's own, to be sorted in place.
+func list[S, T any](r *request, all []S, name func(*S) string, view func(*S, parts) T) error {
 	total := len(all)
-	paged := r.has("page")
 	if pattern := r.query("name"); pattern != "" && name != nil {
 		keep, err := nameFilter(r, pattern)
 		if err != nil {
@@ -45,30 +44,35 @@ func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) 
 	default:
 		return badRequest("sort_reverse is neither true nor false")
 	}
+	n := len(all)
+	page, size, from, to := 1, n, 0, n
+	if r.has("page") {
+		var err error
+		if page, size, err = r.pageOf(); err != nil {
+			return err
+		}
+		if from = min((page-1)*size, n+1); from > n { // the page behind a full last one is empty
+			return failed(400, "page_out_of_range", fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", page, size, n))
+		}
+		to = min(from+size, n)
+	}
 	if field := r.query("sort"); field != "" {
-		sortBy(all, field, reverse, view)
+		all = sortBy(all, field, reverse, to, view)
 	} else if reverse {
 		slices.Reverse(all)
 	}
-	if !paged {
-		return r.items(encodeList(nil, all, view, parseColumns(r.query("columns"))))
+	columns := parseColumns(r.query("columns"))
+	need := partsOf[T](columns)
+	whole := func(item *S) T { return view(item, need) }
+	if !r.has("page") {
+		return r.items(encodeList(nil, all, whole, columns))
 	}
-	page, size, err := r.pageOf()
-	if err != nil {
-		return err
-	}
-	n := len(all)
-	from := min((page-1)*size, n+1)
-	if from > n { // the page behind a full last one is empty
-		return failed(400, "page_out_of_range", fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", page, size, n))
-	}
-	to := min(from+size, n)
 	p := api.Page[T]{
 		TotalCount: total, FilteredCount: n, ItemCount: to - from, Page: page, PageSize: size,
 		PageCount: (n + size - 1) / size, Items: make([]T, to-from),
 	}
 	for i := range p.Items {
-		p.Items[i] = view(&all[from+i])
+		p.Items[i] = whole(&all[from+i])
 	}
 	return r.page(p)
 }
@@ -76,7 +80,7 @@ func list[S, T any](r *request, all []S, name func(*S) string, view func(*S) T) 
 // plain answers with a list that has no pages and no filter.
 func plain[T any](r *request, items []T) error {
 	if field := r.query("sort"); field != "" {
-		sortBy(items, field, r.query("sort_reverse") == "true", itself)
+		items = sortBy(items, field, r.query("sort_reverse") == "true", len(items), func(item *T, _ parts) T { return *item })
 	}
 	return r.items(encodeList(nil, items, itself, parseColumns(r.query("columns"))))
 }

@@ -29,7 +29,10 @@ var goMemory = [...]string{
 }
 
 // memory reads it now.
-func (s *Server) memory() memory {
+func (s *Server) memory() memory { return s.memoryOf(s.opt.Broker.Memory()) }
+
+// memoryOf is likewise with what the broker's own use is.
+func (s *Server) memoryOf(own broker.Memory) memory {
 	var samples [len(goMemory)]metrics.Sample
 	for i, name := range goMemory {
 		samples[i].Name = name
@@ -41,7 +44,7 @@ func (s *Server) memory() memory {
 	objects := of(2)
 
 	machine := s.machine()
-	m := memory{Memory: s.opt.Broker.Memory(), resident: int64(machine.resident), stacks: stacks}
+	m := memory{Memory: own, resident: int64(machine.resident), stacks: stacks}
 	m.runtime = taken - objects - idle - stacks
 	// Objects that are none of the broker's are garbage, but for some tens of kilobytes.
 	m.unused = idle + max(0, objects-m.Sum())
@@ -118,4 +121,18 @@ func (m memory) breakdown() map[string]any {
 		b[k.name] = k.bytes
 	}
 	return b
+}
+
+// binaries are who holds messages and frames, in bytes: RabbitMQ's names for what Erlang's processes refer to.
+func (s *Server) binaries() map[string]int64 {
+	m := s.opt.Broker.Memory()
+	held := map[string]int64{"queue_procs": m.Messages, "connection_readers": m.Receiving, "connection_writers": m.Sending}
+	for _, none := range [...]string{
+		"connection_channels", "connection_other", "queue_slave_procs", "quorum_queue_procs", "quorum_queue_dlx_procs",
+		"stream_queue_procs", "stream_queue_replica_reader_procs", "stream_queue_coordinator_procs", "metadata_store", "plugins",
+		"mgmt_db", "msg_index", "other",
+	} {
+		held[none] = 0
+	}
+	return held
 }

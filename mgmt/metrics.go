@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"iter"
 	"math"
 	"regexp"
 	"runtime"
@@ -184,8 +185,6 @@ func (s *Server) writeMetrics(e *exposition, g *registry) {
 		s.writeTotals(e)
 		s.writeGlobal(e)
 		s.writeOwn(e)
-		s.writeOwnMemory(e)
-		s.writeStates(e)
 	}
 	s.writeQueues(e, g)
 	s.writeChannels(e, g)
@@ -650,8 +649,8 @@ type queueRow struct {
 	head                                              float64       // property timestamp of the first ready message, NaN without one
 }
 
-// rowOf reads a queue, at a time in Unix ms.
-func rowOf(q *broker.Queue, now int64) queueRow {
+// rowOf reads a queue, at a time in Unix ms, and what it takes.
+func rowOf(q *broker.Queue, now int64) (queueRow, broker.QueueMemory) {
 	c := q.Counts()
 	r := queueRow{
 		ready: c.Ready, unacked: c.Unacked, delayed: c.Delayed, persistent: c.Persistent, consumers: c.Consumers,
@@ -669,7 +668,7 @@ func rowOf(q *broker.Queue, now int64) queueRow {
 			r.head = float64(h.Timestamp)
 		}
 	}
-	return r
+	return r, c.Memory
 }
 
 func (q *queueRow) capacity() float64 {
@@ -722,10 +721,25 @@ var ownQueueFamilies = []queueFamily{
 	{"", "firemq_queue_messages_deduplicated_total", "counter", "Repetitions that a queue did not take again", func(q *queueRow) int64 { return int64(q.duplicate) }},
 }
 
-// readQueues reads every queue that the registry shows.
-func (s *Server) readQueues(e *exposition, g *registry) {
+// queueSums are those of the queues that a scrape does not show one by one.
+type queueSums struct {
+	families []int64 // as queueFamilies
+	capacity float64
+	memory   broker.QueueMemory // of all that were read
+}
+
+func (t *queueSums) add(q *queueRow) {
+	for i := range queueFamilies {
+		t.families[i] += queueFamilies[i].value(q)
+	}
+	t.capacity += q.capacity()
+}
+
+// readQueues reads every queue that the registry shows; their sums too, if it shows those.
+func (s *Server) readQueues(e *exposition, g *registry) (sums queueSums) {
 	e.queues = e.queues[:0]
 	e.labels.reset()
+	sums.families = make([]int64, len(queueFamilies))
 	now := time.Now().UnixMilli()
 	for _, v := range s.opt.Broker.VHosts() {
 		if !g.hasVHost(v) {
@@ -734,40 +748,48 @@ func (s *Server) readQueues(e *exposition, g *registry) {
 		for _, q := range s.opt.Broker.Queues(v) {
 			if g.queue == nil || g.queue.MatchString(q.Name()) {
 				e.labels.add("vhost", v, "queue", q.Name())
-				e.queues = append(e.queues, rowOf(q, now))
+				row, memory := rowOf(q, now)
+				e.queues = append(e.queues, row)
+				sums.memory.Add(memory)
+				if !g.objects {
+					sums.add(&e.queues[len(e.queues)-1]) // row would be on the heap
+				}
 			}
 		}
 	}
+	return sums
 }
 
 func (s *Server) writeQueues(e *exposition, g *registry) {
 	if g.families != nil && !slices.ContainsFunc(queueFamilies, func(f queueFamily) bool { return g.has(f.family) }) {
 		return
 	}
-	s.readQueues(e, g)
+	sums := s.readQueues(e, g)
+	if g.families == nil {
+		s.writeOwnMemory(e, sums.memory)
+	}
 	rows := e.queues
 	for i := range queueFamilies {
-		if f := &queueFamilies[i]; g.has(f.family) {
-			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, g.objects, f.value)
+		switch f := &queueFamilies[i]; {
+		case !g.has(f.family):
+		case g.objects:
+			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, f.value)
+		default:
+			e.one(g.prefix+f.name, f.kind, f.help, sums.families[i])
 		}
 	}
 	if g.has("queue_metrics") {
 		for _, f := range [...][2]string{{"queue_consumer_capacity", "Consumer capacity"}, {"queue_consumer_utilisation", "Same as consumer capacity"}} {
 			name := g.prefix + f[0]
 			e.family(name, "gauge", f[1])
-			sum := 0.0
-			for i := range rows {
-				if g.objects {
-					e.float(name, e.labels.of(i), rows[i].capacity())
-				}
-				sum += rows[i].capacity()
-			}
 			if !g.objects {
-				e.float(name, nil, sum)
+				e.float(name, nil, sums.capacity)
+				continue
+			}
+			for i := range rows {
+				e.float(name, e.labels.of(i), rows[i].capacity())
 			}
 		}
-	}
-	if g.has("queue_metrics") {
 		name := g.prefix + "queue_head_message_timestamp"
 		e.family(name, "gauge", "Timestamp of the first message in the queue, if any")
 		for i := range rows {
@@ -789,7 +811,7 @@ func (s *Server) writeQueues(e *exposition, g *registry) {
 	if g.families == nil {
 		for i := range ownQueueFamilies {
 			f := &ownQueueFamilies[i]
-			writeRows(e, f.name, f.kind, f.help, rows, true, f.value)
+			writeRows(e, f.name, f.kind, f.help, rows, f.value)
 		}
 		const age = "firemq_queue_oldest_message_age_seconds"
 		e.family(age, "gauge", "Since when the oldest ready message of a queue waits, 0 without one")
@@ -799,19 +821,11 @@ func (s *Server) writeQueues(e *exposition, g *registry) {
 	}
 }
 
-// writeRows writes one family: a series for each row, with the labels that e has of it, or their sum.
-func writeRows[T any](e *exposition, name, kind, help string, rows []T, objects bool, value func(*T) int64) {
+// writeRows writes one family with a series for each row, with the labels that e has of it.
+func writeRows[T any](e *exposition, name, kind, help string, rows []T, value func(*T) int64) {
 	e.family(name, kind, help)
-	sum := int64(0)
 	for i := range rows {
-		v := value(&rows[i])
-		if objects {
-			e.int(name, e.labels.of(i), v)
-		}
-		sum += v
-	}
-	if !objects {
-		e.int(name, nil, sum)
+		e.int(name, e.labels.of(i), value(&rows[i]))
 	}
 }
 
@@ -842,22 +856,32 @@ var channelFamilies = []rowFamily[broker.ChannelView]{
 	{"channel_queue_metrics", "channel_get_empty_total", "counter", "Total number of times basic.get operations fetched no message", func(c *broker.ChannelView) int64 { return int64(c.Stats.GetEmpty) }},
 }
 
-// writeFamilies writes the families of one kind of object. label adds the labels of one.
-func writeFamilies[T any](e *exposition, g *registry, list []rowFamily[T], read func() []T, label func(*labelList, *T)) {
-	if g.families != nil && !slices.ContainsFunc(list, func(f rowFamily[T]) bool { return g.has(f.family) }) {
+// writeFamilies writes the families of one kind of object. list gives the objects in order, for a registry that shows them one
+// by one, and each in any order, for sums; label adds the labels of one.
+func writeFamilies[T any](e *exposition, g *registry, families []rowFamily[T], list func() []T, each iter.Seq[*T], label func(*labelList, *T)) {
+	if g.families != nil && !slices.ContainsFunc(families, func(f rowFamily[T]) bool { return g.has(f.family) }) {
 		return
 	}
-	rows := read()
+	if !g.objects {
+		sums := make([]int64, len(families))
+		for row := range each {
+			for i := range families {
+				sums[i] += families[i].value(row)
+			}
+		}
+		for i := range families {
+			e.one(g.prefix+families[i].name, families[i].kind, families[i].help, sums[i])
+		}
+		return
+	}
+	rows := list()
 	e.labels.reset()
 	for i := range rows {
-		if !g.objects {
-			break
-		}
 		label(&e.labels, &rows[i])
 	}
-	for i := range list {
-		if f := &list[i]; g.has(f.family) {
-			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, g.objects, f.value)
+	for i := range families {
+		if f := &families[i]; g.has(f.family) {
+			writeRows(e, g.prefix+f.name, f.kind, f.help, rows, f.value)
 		}
 	}
 }
@@ -865,7 +889,7 @@ func writeFamilies[T any](e *exposition, g *registry, list []rowFamily[T], read 
 func (s *Server) writeChannels(e *exposition, g *registry) {
 	writeFamilies(e, g, channelFamilies, func() []broker.ChannelView {
 		return slices.DeleteFunc(s.opt.Broker.Channels(), func(c broker.ChannelView) bool { return !g.hasVHost(c.Connection.VHost) })
-	}, func(l *labelList, c *broker.ChannelView) { l.add("channel", channelName(c.Connection, c.Number)) })
+	}, s.opt.Broker.EachChannel(), func(l *labelList, c *broker.ChannelView) { l.add("channel", channelName(c.Connection, c.Number)) })
 }
 
 // connRow is one connection of a scrape.
@@ -884,14 +908,32 @@ var connectionFamilies = []rowFamily[connRow]{
 }
 
 func (s *Server) writeConnections(e *exposition, g *registry) {
-	writeFamilies(e, g, connectionFamilies, func() []connRow {
+	states := make(map[broker.ConnState]int64) // what keeps them from publishing
+	list := func() []connRow {
 		conns := s.opt.Broker.Connections()
 		rows := make([]connRow, len(conns))
-		for i := range conns {
-			rows[i] = connRow{conns[i], octetsOf(conns[i].ConnInfo)}
+		for i, c := range conns {
+			states[c.State]++
+			rows[i] = connRow{c, octetsOf(c.ConnInfo)}
 		}
 		return rows
-	}, func(l *labelList, c *connRow) { l.add("connection", c.Name) })
+	}
+	each := func(yield func(*connRow) bool) {
+		var row connRow
+		for c := range s.opt.Broker.EachConnection() {
+			states[c.State]++
+			if row = (connRow{*c, octetsOf(c.ConnInfo)}); !yield(&row) {
+				return
+			}
+		}
+	}
+	writeFamilies(e, g, connectionFamilies, list, each, func(l *labelList, c *connRow) { l.add("connection", c.Name) })
+	if g.families == nil {
+		e.family("firemq_connections", "gauge", "Connections by state")
+		for _, state := range [...]broker.ConnState{broker.StateRunning, broker.StateFlow, broker.StateBlocking, broker.StateBlocked} {
+			e.int("firemq_connections", labels("state", string(state)), states[state])
+		}
+	}
 }
 
 var exchangeFamilies = []rowFamily[broker.ExchangeView]{
@@ -900,15 +942,22 @@ var exchangeFamilies = []rowFamily[broker.ExchangeView]{
 }
 
 func (s *Server) writeExchanges(e *exposition, g *registry) {
-	writeFamilies(e, g, exchangeFamilies, func() []broker.ExchangeView {
-		var rows []broker.ExchangeView
+	list := func() (all []broker.ExchangeView) {
 		for _, v := range s.opt.Broker.VHosts() {
 			if g.hasVHost(v) {
-				rows = append(rows, s.opt.Broker.Exchanges(v)...)
+				all = append(all, s.opt.Broker.Exchanges(v)...)
 			}
 		}
-		return rows
-	}, func(l *labelList, x *broker.ExchangeView) { l.add("vhost", x.VHost, "exchange", x.Name) })
+		return all
+	}
+	each := func(yield func(*broker.ExchangeView) bool) {
+		for _, x := range list() {
+			if !yield(&x) {
+				return
+			}
+		}
+	}
+	writeFamilies(e, g, exchangeFamilies, list, each, func(l *labelList, x *broker.ExchangeView) { l.add("vhost", x.VHost, "exchange", x.Name) })
 }
 
 // writeCluster writes what exists, for the detailed registry.
@@ -951,21 +1000,9 @@ func (s *Server) writeMemory(e *exposition) {
 	}
 }
 
-// writeStates counts the connections by what keeps them from publishing.
-func (s *Server) writeStates(e *exposition) {
-	counts := make(map[broker.ConnState]int64)
-	for _, c := range s.opt.Broker.Connections() {
-		counts[c.State]++
-	}
-	e.family("firemq_connections", "gauge", "Connections by state")
-	for _, state := range [...]broker.ConnState{broker.StateRunning, broker.StateFlow, broker.StateBlocking, broker.StateBlocked} {
-		e.int("firemq_connections", labels("state", string(state)), counts[state])
-	}
-}
-
 // writeOwnMemory is the same accounting under FireMQ's names.
-func (s *Server) writeOwnMemory(e *exposition) {
-	m := s.memory()
+func (s *Server) writeOwnMemory(e *exposition, queues broker.QueueMemory) {
+	m := s.memoryOf(s.opt.Broker.MemoryWith(queues))
 	e.family("firemq_memory_bytes", "gauge", "Resident memory by what it is used for")
 	for _, k := range [...]named{
 		{"messages", m.Messages}, {"sending", m.Sending}, {"receiving", m.Receiving}, {"index", m.Index}, {"queues", m.Queues},

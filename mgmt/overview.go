@@ -57,17 +57,19 @@ func overview(r *request) error {
 	}
 	var sum lengths
 	for _, v := range r.vhosts() {
-		for _, q := range r.s.opt.Broker.Queues(v) {
-			c := q.Counts()
-			sum.ready += c.Ready
-			sum.unacked += c.Unacked
-			o.ObjectTotals.Queues++
-			o.ObjectTotals.Consumers += c.Consumers
-		}
-		o.ObjectTotals.Exchanges += len(r.s.opt.Broker.Exchanges(v))
+		t := r.s.opt.Broker.VHostTotals(v)
+		sum.ready += t.Ready
+		sum.unacked += t.Unacked
+		o.ObjectTotals.Queues += t.Queues
+		o.ObjectTotals.Consumers += t.Consumers
+		o.ObjectTotals.Exchanges += t.Exchanges
 	}
-	o.ObjectTotals.Connections = len(r.connections())
-	o.ObjectTotals.Channels = len(r.channels())
+	if all {
+		n := r.s.opt.Broker.Objects()
+		o.ObjectTotals.Connections, o.ObjectTotals.Channels = n.Connections, n.Channels
+	} else {
+		o.ObjectTotals.Connections, o.ObjectTotals.Channels = len(r.connections()), len(r.channels())
+	}
 
 	traffic := r.s.opt.Broker.Traffic()
 	total := traffic.Total()
@@ -89,7 +91,8 @@ func overview(r *request) error {
 	o.QueueTotals = w.lengthsOf(s, sum)
 	o.MessageStats = w.stats(s, lengthFields, &total, false)
 	if len(o.MessageStats) > 0 {
-		o.MessageStats = append(o.MessageStats, api.Stat{Name: "disk_reads"}, api.Stat{Name: "disk_writes"})
+		never := (*series)(nil).details(0, 0, w.now, w.messages)
+		o.MessageStats = append(o.MessageStats, api.Stat{Name: "disk_reads", Details: never}, api.Stat{Name: "disk_writes", Details: never})
 	}
 	o.ChurnRates = w.named(&w.s.total, lengthFields+len(statNames), churnNames[:], churn, w.messages)
 	if all {
@@ -138,6 +141,12 @@ func (s *Server) context() api.Context {
 
 func version(r *request) error { return r.ok(r.s.opt.Version) }
 
+// gcQueues are those of RabbitMQ's statistics, which wait to be forgotten; none does here.
+var gcQueues = map[string]int{
+	"connection_closed": 0, "channel_closed": 0, "consumer_deleted": 0, "exchange_deleted": 0, "queue_deleted": 0,
+	"vhost_deleted": 0, "node_node_deleted": 0, "channel_consumer_deleted": 0,
+}
+
 // nodeOf is the one node there is.
 func (r *request) nodeOf(w *view) map[string]any {
 	s := r.s
@@ -145,7 +154,7 @@ func (r *request) nodeOf(w *view) map[string]any {
 	n := map[string]any{
 		"name": s.opt.Node, "type": "disc", "running": true, "being_drained": false,
 		"os_pid":  strconv.Itoa(os.Getpid()),
-		"fd_used": m.filesOpen, "fd_total": m.filesMax, "sockets_used": len(s.opt.Broker.Connections()), "sockets_total": m.filesMax,
+		"fd_used": m.filesOpen, "fd_total": m.filesMax, "sockets_used": s.opt.Broker.ConnectionCount(), "sockets_total": m.filesMax,
 		"proc_used": runtime.NumGoroutine(), "proc_total": 1 << 20,
 		"mem_used": m.resident, "mem_limit": m.memoryLimit, "mem_alarm": m.memoryAlarm, "mem_calculation_strategy": "rss",
 		"disk_free": m.diskFree, "disk_free_limit": m.diskLimit, "disk_free_alarm": m.diskAlarm,
@@ -158,7 +167,7 @@ func (r *request) nodeOf(w *view) map[string]any {
 		}},
 		"log_files": []string{"<stderr>"}, "db_dir": s.opt.Data, "config_files": []string{}, "enabled_plugins": []string{"rabbitmq_management", "rabbitmq_prometheus"},
 		"ra_open_file_metrics":    map[string]int{"ra_log_wal": 0, "ra_log_segment_writer": 0},
-		"metrics_gc_queue_length": map[string]int{},
+		"metrics_gc_queue_length": gcQueues,
 		"rabbitmq_version":        compatibleVersion, "erlang_version": runtime.Version(), "erlang_full_version": platform(),
 		"crypto_lib_version": cryptoVersion(),
 	}
@@ -226,7 +235,7 @@ func getNode(r *request) error {
 		n["memory"] = r.s.memory().breakdown()
 	}
 	if r.query("binary") == "true" {
-		n["binary"] = map[string]any{}
+		n["binary"] = r.s.binaries()
 	}
 	return r.ok(n)
 }

@@ -25,7 +25,7 @@ func queueNameOf(q **broker.Queue) string { return (*q).Name() }
 func listQueues(r *request) error {
 	if r.query("disable_stats") == "true" {
 		totals := r.query("enable_queue_totals") == "true"
-		return list(r, r.queues(), queueNameOf, func(q **broker.Queue) api.QueueBasics { return r.queueBasics(*q, totals) })
+		return list(r, r.queues(), queueNameOf, func(q **broker.Queue, _ parts) api.QueueBasics { return r.queueBasics(*q, totals) })
 	}
 	v, err := r.rates()
 	if err != nil {
@@ -33,7 +33,7 @@ func listQueues(r *request) error {
 	}
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()
-	return list(r, r.queues(), queueNameOf, func(q **broker.Queue) api.Queue { return r.queue(v, *q) })
+	return list(r, r.queues(), queueNameOf, func(q **broker.Queue, need parts) api.Queue { return r.queue(v, *q, need) })
 }
 
 func (r *request) queueBasics(q *broker.Queue, totals bool) api.QueueBasics {
@@ -77,40 +77,52 @@ func queueMemory(c *broker.QueueCounts) int64 {
 	return queueOverhead + int64(c.Ready+c.Unacked)*entryOverhead + c.ReadyBytes + c.UnackedBytes
 }
 
-func (r *request) queue(w *view, q *broker.Queue) api.Queue {
-	v := q.View()
-	s := w.s.queues[q]
+func (r *request) queue(w *view, q *broker.Queue, need parts) api.Queue {
+	var v broker.QueueView
+	if need&partSettings != 0 {
+		v = q.View()
+	} else {
+		v.QueueCounts = q.Counts()
+	}
 	n := v.Ready + v.Unacked
 	bytes := v.ReadyBytes + v.UnackedBytes
 	capacity := 0.0
-	if v.Consumers > 0 && !v.Starved {
+	if v.Consumers > 0 && v.Ready == 0 {
 		capacity = 1
 	}
-	head := q.Head()
-	var stamp, age *int64
-	if head.HasTimestamp {
-		n := int64(head.Timestamp)
-		stamp = &n
-	}
-	if head.Oldest != 0 {
-		n := max(time.Now().UnixMilli()-head.Oldest, 0)
-		age = &n
-	}
-	return api.Queue{
-		Name: v.Name, VHost: v.VHost, Type: v.Type.String(), Durable: v.Durable, AutoDelete: v.AutoDelete,
-		Exclusive: v.Exclusive, Arguments: argumentMap(v.Args), Node: r.s.opt.Node, State: "running",
-		Policy: policyName(v.User), OperatorPolicy: policyName(v.Operator), EffectivePolicyDefinition: argumentMap(v.Definition),
-		Lengths:   w.lengthsOf(s, lengths{v.Ready, v.Unacked}),
+	shown := api.Queue{
+		Name: q.Name(), VHost: q.VHost(), Node: r.s.opt.Node, State: "running",
+		Lengths:   api.Lengths{Messages: n, Ready: v.Ready, Unacknowledged: v.Unacked},
 		Consumers: v.Consumers, ConsumerCapacity: capacity, ConsumerUtilisation: capacity,
 		Memory:      queueMemory(&v.QueueCounts),
 		MessagesRAM: n, MessagesReadyRAM: v.Ready, MessagesUnackedRAM: v.Unacked, MessagesPersistent: v.Persistent, MessagesDelayed: v.Delayed,
 		MessageBytes: bytes, MessageBytesReady: v.ReadyBytes, MessageBytesUnacked: v.UnackedBytes,
 		MessageBytesRAM: bytes, MessageBytesPersistent: v.PersistentBytes, MessageBytesDelayed: v.DelayedBytes,
-		ExclusiveConsumerTag: optional(v.ExclusiveTag), SingleActiveTag: optional(v.ActiveTag),
 		StorageVersion: 1, Deduplicated: v.Stats.Duplicate, DeduplicationKeys: v.Keys,
-		HeadMessageTimestamp: stamp, OldestMessageAge: age,
-		MessageStats: w.stats(s, lengthFields, &v.Stats, true),
 	}
+	if need&partSettings != 0 {
+		shown.Type, shown.Durable, shown.AutoDelete, shown.Exclusive = v.Type.String(), v.Durable, v.AutoDelete, v.Exclusive
+		shown.Arguments, shown.EffectivePolicyDefinition = argumentMap(v.Args), argumentMap(v.Definition)
+		shown.Policy, shown.OperatorPolicy = policyName(v.User), policyName(v.Operator)
+		shown.ExclusiveConsumerTag, shown.SingleActiveTag = optional(v.ExclusiveTag), optional(v.ActiveTag)
+	}
+	if need&partHead != 0 {
+		head := q.Head()
+		if head.HasTimestamp {
+			n := int64(head.Timestamp)
+			shown.HeadMessageTimestamp = &n
+		}
+		if head.Oldest != 0 {
+			n := max(time.Now().UnixMilli()-head.Oldest, 0)
+			shown.OldestMessageAge = &n
+		}
+	}
+	if need&partRates != 0 {
+		s := w.s.queues[q]
+		shown.Lengths = w.lengthsOf(s, lengths{v.Ready, v.Unacked})
+		shown.MessageStats = w.stats(s, lengthFields, &v.Stats, true)
+	}
+	return shown
 }
 
 // queueOf finds the queue of the path.
@@ -134,7 +146,7 @@ func getQueue(r *request) error {
 	w.s.mu.RLock()
 	defer w.s.mu.RUnlock()
 	d := api.QueueDetail{
-		Queue: r.queue(w, q), ConsumerDetails: r.consumers(q.Consumers()), Incoming: []any{}, Deliveries: []any{},
+		Queue: r.queue(w, q, allParts), ConsumerDetails: r.consumers(q.Consumers()), Incoming: []any{}, Deliveries: []any{},
 	}
 	if o := q.View().Owner; o != nil {
 		p := peerOf(o)

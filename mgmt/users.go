@@ -29,7 +29,7 @@ func userOf(u *auth.User) api.User {
 
 func listUsers(r *request) error {
 	return list(r, r.s.opt.Broker.Users().Users(), func(u **auth.User) string { return (*u).Name },
-		func(u **auth.User) api.User { return userOf(*u) })
+		func(u **auth.User, _ parts) api.User { return userOf(*u) })
 }
 
 func listUsersWithoutPermissions(r *request) error {
@@ -435,10 +435,11 @@ func limitFrom(r *request, known []string, kind string) (int, error) {
 	}
 	name := r.vars["limit"]
 	n, err := b.integer("value", 0)
+	_, text := b["value"].(string)
 	switch {
 	case !slices.Contains(known, name):
 		return 0, badRequestf("Unrecognised terms [{<<\"%s\">>,%v}] in %s", name, term(b["value"]), kind)
-	case err != nil:
+	case err != nil, text:
 		return 0, badRequestf("%s should be a number, actually was %s", name, term(b["value"]))
 	}
 	return n, nil

@@ -18,7 +18,7 @@ func listVHosts(r *request) error {
 	traffic, octets := r.s.opt.Broker.Traffic(), octetsByVHost(r.s.opt.Broker.Connections())
 	w.s.mu.RLock()
 	defer w.s.mu.RUnlock()
-	return list(r, r.vhosts(), func(v *string) string { return *v }, func(v *string) api.VHost { return r.vhost(w, &traffic, octets[*v], *v) })
+	return list(r, r.vhosts(), func(v *string) string { return *v }, func(v *string, _ parts) api.VHost { return r.vhost(w, &traffic, octets[*v], *v) })
 }
 
 // octetsByVHost adds up what open connections received and sent.
@@ -37,19 +37,14 @@ func (r *request) vhost(w *view, traffic *broker.Traffic, octets broker.Octets, 
 	b := r.s.opt.Broker
 	m := b.VHostMeta(name)
 	metadata := metadataOf(m)
-	var sum lengths
-	for _, q := range b.Queues(name) {
-		c := q.Counts()
-		sum.ready += c.Ready
-		sum.unacked += c.Unacked
-	}
+	sum := b.VHostTotals(name)
 	s := w.s.vhosts[name]
 	first := lengthFields + len(statNames)
 	v := api.VHost{
 		Name: name, Description: m.Description, Tags: metadata.Tags, DefaultQueueType: metadata.DefaultQueueType,
 		Metadata: metadata, Protected: m.Protected,
 		Tracing: m.Tracing, ClusterState: map[string]string{r.s.opt.Node: "running"},
-		Lengths: w.lengthsOf(s, sum),
+		Lengths: w.lengthsOf(s, lengths{sum.Ready, sum.Unacked}),
 		RecvOct: octets.Received, RecvOctDetails: s.details(first, int64(octets.Received), w.now, w.bytes),
 		SendOct: octets.Sent, SendOctDetails: s.details(first+1, int64(octets.Sent), w.now, w.bytes),
 	}

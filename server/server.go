@@ -215,6 +215,7 @@ func (s *Server) open() error {
 	fresh := len(o.Start.VHosts) == 0
 	if fresh {
 		o.Start.VHosts = []string{"/"}
+		o.Start.VHostMeta = map[string]broker.VHostMeta{"/": {Description: "Default virtual host"}} // as RabbitMQ's
 	}
 	s.saver = newSaver(file, s.log)
 	o.OnChange = s.saver.changed

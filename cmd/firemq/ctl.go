@@ -909,13 +909,18 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 	load := x.verb("import [FILE]", "Load definitions of FireMQ or RabbitMQ from a file or standard input", func(a []string) error {
 		var p []byte
 		var err error
+		name := "standard input"
 		if len(a) == 0 || a[0] == "-" {
 			p, err = io.ReadAll(x.t.in)
 		} else {
-			p, err = os.ReadFile(a[0])
+			name = a[0]
+			p, err = os.ReadFile(name)
 		}
 		if err != nil {
 			return err
+		}
+		if _, err := api.Document(p); err != nil {
+			return fmt.Errorf("%s was not loaded: %w", name, err)
 		}
 		_, header, err := x.exchange("POST", definitions(), p)
 		if err != nil {

@@ -27,7 +27,8 @@ running.
 
 With --data it checks the data directory of a stopped broker instead: it reads all of the journal,
 verifies every checksum, and prints segments, queues, live and dead bytes and every damage. It
-changes nothing. The exit status is 1 if something is damaged.`,
+changes nothing. The exit status is 1 if something is damaged. A segment that an earlier start found damaged and
+moved aside is mentioned.`,
 		Example: `  firemq doctor
   firemq doctor --data /var/lib/firemq`,
 		Args: noArgs,
@@ -111,8 +112,14 @@ func reportData(t terminal, dir string, in *server.Inspection) error {
 	fmt.Fprintf(t.out, "%s: the broker was %s\n\n", filepath.Clean(dir), stopped)
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	var size, live int64
+	var aside []string
 	fmt.Fprintln(w, "segment\tbytes\tused\tlive messages\tlive bytes\tdead bytes\t")
 	for _, s := range in.Segments {
+		if s.Aside {
+			fmt.Fprintf(w, "%s\t%d\tmoved aside\t\t\t\t\n", s.File, s.Bytes)
+			aside = append(aside, s.File)
+			continue
+		}
 		if s.Damaged {
 			fmt.Fprintf(w, "%s\t%d\tdamaged\t\t\t\t\n", s.File, s.Bytes)
 			continue
@@ -121,7 +128,7 @@ func reportData(t terminal, dir string, in *server.Inspection) error {
 		size += s.Bytes
 		live += s.LiveSize
 	}
-	fmt.Fprintf(w, "%d segments\t%d\t\t\t%d\t\t\n", len(in.Segments), size, live)
+	fmt.Fprintf(w, "%d segments\t%d\t\t\t%d\t\t\n", len(in.Segments)-len(aside), size, live)
 	w.Flush()
 	fmt.Fprintln(t.out)
 	messages := 0
@@ -135,6 +142,10 @@ func reportData(t terminal, dir string, in *server.Inspection) error {
 	fmt.Fprintf(t.out, "%d queues, %d messages; %d records of %d bytes verified\n", len(in.Queues), messages, in.Records, in.Bytes)
 	if in.Torn > 0 {
 		fmt.Fprintf(t.out, "%d bytes of an unfinished commit will be cut off; nothing in them was confirmed\n", in.Torn)
+	}
+	for _, file := range aside {
+		fmt.Fprintf(t.out, "NOTE %s was damaged when the broker started, and moved aside: what only it had is lost; nothing reads it any more, keep or delete it\n",
+			filepath.Join(dir, "journal", file))
 	}
 	if len(in.Damaged) == 0 {
 		fmt.Fprintln(t.out, "No damage.")

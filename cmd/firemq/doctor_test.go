@@ -101,6 +101,34 @@ func TestDoctorFindsDamage(t *testing.T) {
 	}
 }
 
+// A segment without a header that can be read is damage, and after the start that moved it aside a note.
+func TestDoctorMentionsWhatWasMovedAside(t *testing.T) {
+	dir := filled(t)
+	name := filepath.Join(dir, "journal", "0000000001.seg")
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(make([]byte, 4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if r := runWith(t.Context(), nil, "", "doctor", "--data", dir); r.status != exitFailure || !strings.Contains(r.out, "DAMAGE "+name) || strings.Contains(r.out, "NOTE") {
+		t.Errorf("%+v", r)
+	}
+	s, err := server.Start(t.Context(), server.Options{Data: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := runWith(t.Context(), nil, "", "doctor", "--data", dir)
+	if r.status != exitOK || !strings.Contains(r.out, "NOTE "+name+".damaged was damaged") || !strings.Contains(r.out, "No damage.") {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestDoctorWithoutADataDirectory(t *testing.T) {
 	r := runWith(t.Context(), nil, "", "doctor", "--data", t.TempDir())
 	if r.status != exitFailure || !strings.Contains(r.err, "is not a data directory") {

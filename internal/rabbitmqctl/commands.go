@@ -145,17 +145,19 @@ func init() {
 		absent("join_cluster", "it is a single node"),
 		absent("forget_cluster_node", "it is a single node"),
 		absent("set_log_level", "log.level in its settings file is read again on SIGHUP"),
-		absent("rotate_logs", "its log goes to standard error"),
-		absent("report", "'firemq ctl diagnose' says what is wrong"),
+		{name: "rotate_logs", run: func(*call) error {
+			return failed(exitUnavailable, "This command does not rotate logs anymore [deprecated]")
+		}},
+		{name: "report", run: report},
 		{name: "autocomplete", form: "[<word>]", most: -1, run: autocomplete},
 
 		{name: "check_if_node_is_quorum_critical", run: fine("Checking if node NODE is critical for quorum of any queues/streams ...",
 			"Node NODE seems to be the only one in a single node cluster, the check does not apply",
 			fields{"result": "ok", "message": "Target node seems to be the only one in a single node cluster, the check does not apply"})},
 		{name: "rebalance", form: "all | classic | quorum", least: 1, most: 1, run: fine("Re-balancing leaders of all queues...", "", nil)},
-		absent("quorum_status", "it is a single node"),
-		absent("grow", "it is a single node"),
-		absent("shrink", "it is a single node"),
+		{name: "quorum_status", form: "[--vhost <vhost>] <queue>", least: 1, most: 1, run: quorumStatus},
+		{name: "grow", form: "<node> <all | even>", least: 2, most: 2, run: grow},
+		{name: "shrink", form: "<node>", least: 1, most: 1, run: shrink},
 		absent("add_member", "it is a single node"),
 		absent("delete_member", "it is a single node"),
 

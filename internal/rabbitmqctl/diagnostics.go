@@ -160,6 +160,117 @@ func fine(announced, said string, f fields) func(c *call) error {
 	}
 }
 
+// reporting is the option of commands that are a part of a report. There is none of that name on a command line.
+const reporting = "a part of a report"
+
+// report prints what others ask for who describe a problem: the state of the node, and every list with all its columns.
+func report(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Reporting server status of node %s ...\n", node)
+	part := func(name, vhost string, columns []string) error {
+		sub := *c
+		sub.command, sub.args = c.find(name), columns
+		sub.options = maps.Clone(c.options)
+		sub.options["vhost"], sub.options[reporting] = vhost, ""
+		return sub.command.run(&sub)
+	}
+	for _, name := range [...]string{"status", "cluster_status"} { // they end with an empty line
+		if err := part(name, "", nil); err != nil {
+			return err
+		}
+	}
+	var vhosts []object
+	if err := c.get(api.Path("vhosts"), &vhosts); err != nil {
+		return err
+	}
+	type listed struct {
+		name, vhost string
+		columns     []string
+	}
+	lists := []listed{{"list_connections", "", connectionList.columns}, {"list_channels", "", channelList.columns}}
+	for _, v := range vhosts {
+		vhost := v.text("name")
+		lists = append(lists, listed{"list_queues", vhost, queueList.columns}, listed{"list_exchanges", vhost, exchangeList.columns},
+			listed{"list_bindings", vhost, bindingList.columns}, listed{"list_permissions", vhost, nil}, listed{"list_policies", vhost, nil},
+			listed{"list_global_parameters", vhost, nil}, listed{"list_parameters", vhost, nil})
+	}
+	for _, l := range lists {
+		if err := part(l.name, l.vhost, l.columns); err != nil {
+			return err
+		}
+		if err := c.say(""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quorumStatus shows who has a quorum queue: the only node there is leads it. There is no log of Raft whose positions
+// could be told.
+func quorumStatus(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Status of queue %s on node %s ...", c.args[0], node)
+	var q object
+	switch err := c.get(api.Path("queues", c.vhost(), c.args[0]), &q); {
+	case status(err) == 404:
+		return &failure{status: exitData, bare: true, text: fmt.Sprintf("queue '%s' was not found in virtual host '%s'", c.args[0], c.vhost())}
+	case err != nil:
+		return err
+	case q.text("type") != "quorum":
+		return failed(exitUnavailable, "{:unsupported, :rabbit_%s_queue}", q.text("type"))
+	}
+	if !c.has("formatter") {
+		c.options["formatter"] = "pretty_table"
+	}
+	return c.rows([]string{
+		"Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied", "Commit Index", "Snapshot Index", "Term", "Machine Version",
+	}, [][]any{{node, "leader", "voter", 0, 0, 0, 0, -1, 1, 0}})
+}
+
+// grow has nothing to do: the only node there is has every queue.
+func grow(c *call) error {
+	node, err := c.nodeName()
+	switch {
+	case err != nil:
+		return err
+	case c.args[1] != "all" && c.args[1] != "even":
+		return c.badArguments(`"strategy '%s' is not recognised."`, c.args[1])
+	case c.args[0] != node:
+		return c.badArguments("node %s is not a member of the cluster", c.args[0])
+	}
+	c.announce("Growing all queues on %s...", node)
+	return nil
+}
+
+// shrink says of each quorum queue that its node is the last one.
+func shrink(c *call) error {
+	node, err := c.nodeName()
+	if err != nil {
+		return err
+	}
+	c.announce("Shrinking queues on %s...", c.args[0])
+	if c.args[0] != node {
+		return failed(exitUnavailable, "{:node_not_running, :%s}", c.args[0])
+	}
+	var queues []object
+	if err := c.get(api.Path("queues")+"?columns=vhost,name,type", &queues); err != nil {
+		return err
+	}
+	var rows [][]any
+	for _, q := range queues {
+		if q.text("type") == "quorum" {
+			rows = append(rows, []any{q.text("vhost"), q.text("name"), 1, "error: the last node cannot be removed"})
+		}
+	}
+	return c.rows([]string{"vhost", "name", "size", "result"}, rows)
+}
+
 // autocomplete lists the commands that begin with a word, or all.
 func autocomplete(c *call) error {
 	for _, k := range Commands(c.tool) {

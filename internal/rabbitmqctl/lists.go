@@ -155,6 +155,9 @@ var queueList = list{
 	defaults: []string{"name", "messages"},
 	path:     inVHost("queues"),
 	first: func(c *call) string {
+		if c.has(reporting) {
+			return fmt.Sprintf("Listing queues for vhost %s ...", c.vhost())
+		}
 		limit := c.options["timeout"]
 		if limit == "" {
 			limit = "60"

@@ -1,5 +1,6 @@
 // Package api holds the JSON types of the management API, which the broker writes and "firemq ctl" and tests
-// read. Fields have RabbitMQ's names and meaning; docs/http-api.md says what each endpoint gives.
+// read. Fields have RabbitMQ's names and meaning; docs/http-api.md says what each endpoint gives. The tag "part" of a field
+// is the broker's: what it need not find out for those who do not ask for the field.
 package api
 
 import (
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Path is where something is in the API: first, and names, which are escaped.
@@ -109,27 +111,27 @@ type GarbageCollection struct {
 // Lengths are the messages of a queue, a vhost or all.
 type Lengths struct {
 	Messages              int     `json:"messages"`
-	MessagesDetails       Details `json:"messages_details"`
+	MessagesDetails       Details `json:"messages_details" part:"rates"`
 	Ready                 int     `json:"messages_ready"`
-	ReadyDetails          Details `json:"messages_ready_details"`
+	ReadyDetails          Details `json:"messages_ready_details" part:"rates"`
 	Unacknowledged        int     `json:"messages_unacknowledged"`
-	UnacknowledgedDetails Details `json:"messages_unacknowledged_details"`
+	UnacknowledgedDetails Details `json:"messages_unacknowledged_details" part:"rates"`
 }
 
 // Queue is one queue.
 type Queue struct {
 	Name                      string         `json:"name"`
 	VHost                     string         `json:"vhost"`
-	Type                      string         `json:"type"`
-	Durable                   bool           `json:"durable"`
-	AutoDelete                bool           `json:"auto_delete"`
-	Exclusive                 bool           `json:"exclusive"`
-	Arguments                 map[string]any `json:"arguments"`
+	Type                      string         `json:"type" part:"settings"`
+	Durable                   bool           `json:"durable" part:"settings"`
+	AutoDelete                bool           `json:"auto_delete" part:"settings"`
+	Exclusive                 bool           `json:"exclusive" part:"settings"`
+	Arguments                 map[string]any `json:"arguments" part:"settings"`
 	Node                      string         `json:"node"`
 	State                     string         `json:"state"`
-	Policy                    *string        `json:"policy"`
-	OperatorPolicy            *string        `json:"operator_policy"`
-	EffectivePolicyDefinition map[string]any `json:"effective_policy_definition"`
+	Policy                    *string        `json:"policy" part:"settings"`
+	OperatorPolicy            *string        `json:"operator_policy" part:"settings"`
+	EffectivePolicyDefinition map[string]any `json:"effective_policy_definition" part:"settings"`
 	Lengths
 	Consumers              int               `json:"consumers"`
 	ConsumerUtilisation    float64           `json:"consumer_utilisation"`
@@ -146,10 +148,10 @@ type Queue struct {
 	MessageBytesRAM        int64             `json:"message_bytes_ram"`
 	MessageBytesPersistent int64             `json:"message_bytes_persistent"`
 	MessageBytesDelayed    int64             `json:"message_bytes_delayed"`
-	HeadMessageTimestamp   *int64            `json:"head_message_timestamp"`
-	OldestMessageAge       *int64            `json:"oldest_message_age,omitempty"` // ms, of ready ones
-	ExclusiveConsumerTag   *string           `json:"exclusive_consumer_tag"`
-	SingleActiveTag        *string           `json:"single_active_consumer_tag"`
+	HeadMessageTimestamp   *int64            `json:"head_message_timestamp" part:"head"`
+	OldestMessageAge       *int64            `json:"oldest_message_age,omitempty" part:"head"` // ms, of ready ones
+	ExclusiveConsumerTag   *string           `json:"exclusive_consumer_tag" part:"settings"`
+	SingleActiveTag        *string           `json:"single_active_consumer_tag" part:"settings"`
 	StorageVersion         int               `json:"storage_version"`
 	Internal               bool              `json:"internal"`       // never: RabbitMQ's plugins have such queues
 	InternalOwner          bool              `json:"internal_owner"` // likewise
@@ -158,7 +160,7 @@ type Queue struct {
 	Reductions             int64             `json:"reductions"`
 	ReductionsDetails      Details           `json:"reductions_details"`
 	GarbageCollection      GarbageCollection `json:"garbage_collection"`
-	MessageStats           Stats             `json:"message_stats,omitempty"`
+	MessageStats           Stats             `json:"message_stats,omitempty" part:"rates"`
 }
 
 // QueueDetail is what the path of one queue gives.
@@ -244,15 +246,15 @@ type Connection struct {
 	PerformedBy       string            `json:"user_who_performed_action"`
 	VHost             string            `json:"vhost"`
 	ConnectedAt       int64             `json:"connected_at"` // Unix ms
-	Host              string            `json:"host"`
-	Port              int               `json:"port"`
-	PeerHost          string            `json:"peer_host"`
-	PeerPort          int               `json:"peer_port"`
+	Host              string            `json:"host" part:"addresses"`
+	Port              int               `json:"port" part:"addresses"`
+	PeerHost          string            `json:"peer_host" part:"addresses"`
+	PeerPort          int               `json:"peer_port" part:"addresses"`
 	Channels          int               `json:"channels"`
 	ChannelMax        uint16            `json:"channel_max"`
 	FrameMax          uint32            `json:"frame_max"`
 	Timeout           uint16            `json:"timeout"` // heartbeat, s
-	SSL               bool              `json:"ssl"`
+	SSL               bool              `json:"ssl" part:"addresses"`
 	SSLProtocol       *string           `json:"ssl_protocol"`
 	SSLCipher         *string           `json:"ssl_cipher"`
 	SSLKeyExchange    *string           `json:"ssl_key_exchange"`
@@ -262,13 +264,13 @@ type Connection struct {
 	PeerCertValidity  *string           `json:"peer_cert_validity"`
 	PeerCertSerial    *string           `json:"peer_cert_serial_number"`
 	AuthMechanism     string            `json:"auth_mechanism"`
-	ClientProperties  map[string]any    `json:"client_properties"`
+	ClientProperties  map[string]any    `json:"client_properties" part:"properties"`
 	UserProvidedName  string            `json:"user_provided_name,omitempty"`
 	RecvOct           uint64            `json:"recv_oct"`
-	RecvOctDetails    Details           `json:"recv_oct_details"`
+	RecvOctDetails    Details           `json:"recv_oct_details" part:"rates"`
 	RecvCnt           uint64            `json:"recv_cnt"`
 	SendOct           uint64            `json:"send_oct"`
-	SendOctDetails    Details           `json:"send_oct_details"`
+	SendOctDetails    Details           `json:"send_oct_details" part:"rates"`
 	SendCnt           uint64            `json:"send_cnt"`
 	SendPend          int               `json:"send_pend"`
 	Reductions        int64             `json:"reductions"`
@@ -286,7 +288,7 @@ type UserConnection struct {
 
 // Channel is one channel.
 type Channel struct {
-	Name                string            `json:"name"`
+	Name                string            `json:"name" part:"addresses"`
 	Number              uint16            `json:"number"`
 	VHost               string            `json:"vhost"`
 	User                string            `json:"user"`
@@ -306,8 +308,8 @@ type Channel struct {
 	Reductions          int64             `json:"reductions"`
 	ReductionsDetails   Details           `json:"reductions_details"`
 	GarbageCollection   GarbageCollection `json:"garbage_collection"`
-	ConnectionDetails   Peer              `json:"connection_details"`
-	MessageStats        Stats             `json:"message_stats,omitempty"`
+	ConnectionDetails   Peer              `json:"connection_details" part:"addresses"`
+	MessageStats        Stats             `json:"message_stats,omitempty" part:"rates"`
 }
 
 // ChannelDetail is what the path of one channel gives.
@@ -559,6 +561,31 @@ func Decode(p []byte, v any) error {
 	}
 	return nil
 }
+
+// Document reads a file that is a JSON object; one of nothing is an empty object. Its error says line, column and cause: it
+// is for who wrote the file.
+func Document(p []byte) (map[string]any, error) {
+	p = bytes.TrimPrefix(p, []byte("\xef\xbb\xbf"))
+	if len(bytes.TrimSpace(p)) == 0 {
+		return map[string]any{}, nil
+	}
+	var doc map[string]any
+	if err := Decode(p, &doc); err == nil && doc != nil {
+		return doc, nil
+	}
+	at, cause := len(p)-len(bytes.TrimLeft(p, " \t\r\n")), "this is no JSON object, which begins with {"
+	if e, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(p, new(json.RawMessage))); ok {
+		at, cause = len(p), "the file ends before its JSON does"
+		if e.Error() != endsEarly {
+			at, cause = int(e.Offset)-1, e.Error() // the offset is behind the byte that does not fit
+		}
+	}
+	line := p[bytes.LastIndexByte(p[:at], '\n')+1 : at]
+	return nil, fmt.Errorf("line %d, column %d: %s", bytes.Count(p[:at], []byte("\n"))+1, utf8.RuneCount(line)+1, cause)
+}
+
+// endsEarly is what encoding/json says of a text that is not complete; its type is that of other errors.
+const endsEarly = "unexpected end of JSON input"
 
 // WarningHeader is the name of headers in the answer to an import that say what was skipped: each is a Go string literal.
 const WarningHeader = "FireMQ-Warning"

@@ -372,12 +372,9 @@ func startFire(timeout time.Duration) (*fire, error) {
 	if err != nil {
 		return nil, err
 	}
-	type named struct {
-		Name string `json:"name"`
-	}
-	vhosts := []named{{"/"}}
+	vhosts := []map[string]any{{"name": "/", "metadata": map[string]any{"description": "Default virtual host"}}} // as a start makes it
 	for w := range 2 * workers {
-		vhosts = append(vhosts, named{vhost(w)})
+		vhosts = append(vhosts, map[string]any{"name": vhost(w)})
 	}
 	definitions, err := json.Marshal(map[string]any{"vhosts": vhosts})
 	if err != nil {
