@@ -87,7 +87,7 @@ func (ch *Channel) newConsumer(a *ConsumeArgs, q *Queue) *Consumer {
 		Tag:      a.Tag, Handle: a.Handle, Queue: a.Queue, Args: a.Args,
 		ch: ch, q: q, kept: int64(a.Args.Memory()), timeout: queue.None,
 	}
-	c.Receiver = c
+	c.Receiver, c.Prefix = c, c.room[:0]
 	if c.Tag == "" {
 		c.Tag = unique("amq.ctag-")
 	}
