@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/internal/prefetch"
 )
 
 // maxConsumers are as many as a channel may have.
@@ -97,6 +99,12 @@ func (ch *Channel) newConsumer(a *ConsumeArgs, q *Queue) *Consumer {
 	return c
 }
 
+// warm asks for the memory of c that a settlement needs.
+func (c *Consumer) warm() { prefetch.Lines(unsafe.Pointer(c), 1) }
+
+// consumerLines is how many cache lines of a consumer a delivery needs.
+const consumerLines = 3
+
 // remember puts the consumer on its connection's list.
 func (c *Conn) remember(k *Consumer) {
 	c.mu.Lock()
@@ -173,6 +181,7 @@ func (c *Consumer) remove(t *turn) {
 	_, member := q.members[c]
 	if member {
 		delete(q.members, c)
+		q.serves.CompareAndSwap(c, nil)
 		if q.durable && q.sm.Inflight(&c.Consumer) > 0 {
 			q.stray(c.ch)
 		}

@@ -39,6 +39,8 @@ type Queue struct {
 	dedups  atomic.Bool // it has a window: publishers make keys before they take mu
 	// window knows repetitions; nil for a queue that does not de-duplicate. Guarded by mu.
 	window *dedup.Window
+	// serves is who got a message last, nil if that one is gone: any goroutine may ask for its memory. Changed under mu.
+	serves atomic.Pointer[Consumer]
 	// orphans left the queue before their publish was in the journal: purged, dropped by a limit or settled
 	// after a get in the very moment of publishing. They are settled once the publish is; guarded by mu.
 	orphans []queue.Entry
@@ -79,6 +81,13 @@ const warmLines = int(unsafe.Offsetof(Queue{}.sm)-unsafe.Offsetof(Queue{}.mu)+qu
 // warm asks for the memory of q, which the end of the turn will work on: with thousands of queues each message's is
 // far away, and waited for by one message after the other. No lock is needed.
 func (q *Queue) warm() { prefetch.Lines(unsafe.Pointer(&q.mu), warmLines) }
+
+// warmConsumer asks for the memory of who probably gets the next message. What warm asked for should be there.
+func (q *Queue) warmConsumer() {
+	if c := q.serves.Load(); c != nil {
+		prefetch.Lines(unsafe.Pointer(c), consumerLines)
+	}
+}
 
 // settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. One whose publish is
 // not in the journal yet has to wait for that. Lock held.
@@ -233,6 +242,9 @@ func (q *Queue) deliver(t *turn) {
 }
 
 func (q *Queue) send(t *turn, c *Consumer) {
+	if q.serves.Load() != c {
+		q.serves.Store(c)
+	}
 	c.ch.send(t, q, c)
 	t.takeBack(c.pending)
 	c.pending = nil
