@@ -117,13 +117,16 @@ type Consumer struct {
 	started atomic.Bool   // written under the Peer's lock
 	pending []queue.Entry // what a dispatch hands out, lent by its turn; guarded by q.mu
 
+	// Prefix is the session's place to keep an encoded prefix of its deliveries: empty, with room for a short one
+	// beside what else a delivery needs. Set before Start.
+	Prefix []byte
+	room   [48]byte // of Prefix
+
 	Tag    string      // unique on its channel
 	Handle uint64      // the session's own number for it (FMQ1: sub); the broker does not read it
 	Queue  string      // immutable
 	Args   table.Table // immutable
 	kept   int64       // about what Args take, in bytes; immutable
-	// Prefix is the session's place to keep an encoded prefix of its deliveries. Set before Start.
-	Prefix []byte
 
 	q *Queue // immutable
 	// timeout is its own for acknowledgements, ms; 0: none, queue.None: that of its queue. Immutable.

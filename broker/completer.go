@@ -153,6 +153,9 @@ func (c *completer) pass() {
 		if ahead := i + warmAhead; ahead < len(queues) {
 			queues[ahead].warm()
 		}
+		if ahead := i + warmAhead/2; ahead < len(queues) {
+			queues[ahead].warmConsumer()
+		}
 		q.mu.Lock()
 		q.waiting = false
 		if q.deleted {

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/internal/prefetch"
 )
 
 // maxConsumers are as many as a channel may have.
@@ -87,7 +89,7 @@ func (ch *Channel) newConsumer(a *ConsumeArgs, q *Queue) *Consumer {
 		Tag:      a.Tag, Handle: a.Handle, Queue: a.Queue, Args: a.Args,
 		ch: ch, q: q, kept: int64(a.Args.Memory()), timeout: queue.None,
 	}
-	c.Receiver = c
+	c.Receiver, c.Prefix = c, c.room[:0]
 	if c.Tag == "" {
 		c.Tag = unique("amq.ctag-")
 	}
@@ -96,6 +98,12 @@ func (ch *Channel) newConsumer(a *ConsumeArgs, q *Queue) *Consumer {
 	}
 	return c
 }
+
+// warm asks for the memory of c that a settlement needs.
+func (c *Consumer) warm() { prefetch.Lines(unsafe.Pointer(c), 1) }
+
+// consumerLines is how many cache lines of a consumer a delivery needs.
+const consumerLines = 3
 
 // remember puts the consumer on its connection's list.
 func (c *Conn) remember(k *Consumer) {
@@ -173,6 +181,7 @@ func (c *Consumer) remove(t *turn) {
 	_, member := q.members[c]
 	if member {
 		delete(q.members, c)
+		q.serves.CompareAndSwap(c, nil)
 		if q.durable && q.sm.Inflight(&c.Consumer) > 0 {
 			q.stray(c.ch)
 		}

@@ -276,7 +276,13 @@ func (ch *Channel) publishMixed(t *turn, pubs []publish) {
 	sorted := g.gather(pubs)
 	b := t.b
 	b.beginEnqueue(t, sorted, 1)
+	for i := range min(len(sorted), groupsAhead) {
+		sorted[i].queues[0].warmConsumer()
+	}
 	for i := 0; i < len(sorted); {
+		if ahead := i + groupsAhead; ahead < len(sorted) {
+			sorted[ahead].queues[0].warmConsumer()
+		}
 		j := i + 1
 		for j < len(sorted) && sorted[j].queues[0] == sorted[i].queues[0] {
 			j++
@@ -290,6 +296,9 @@ func (ch *Channel) publishMixed(t *turn, pubs []publish) {
 	clear(g.groups)
 	gatherings.Put(g)
 }
+
+// groupsAhead is how many messages before its turn the consumer of a message's queue is asked for.
+const groupsAhead = 4
 
 // gathering is room to put publishes in another order. It is lent for that long: most connections publish to few queues.
 type gathering struct {

@@ -21,7 +21,13 @@ const dispatchBatch = 128
 // Queue is one queue and the lock around its state machine. The lock is taken once for a batch;
 // under it only outbox locks and the leaf locks of timers and completer are taken.
 type Queue struct {
-	// What every message needs comes first, up to what sm begins with: see warm.
+	vhost string // immutable, like all up to mu
+	name  string
+	own   *policy.Settings // of its arguments
+	owner *Conn            // of an exclusive queue
+	kept  int64            // about what args take, in bytes
+
+	// What every message needs lies side by side, from here to the hot part of sm: see warm.
 	mu      sync.Mutex
 	b       *Broker     // immutable
 	id      uint64      // in the journal, 0 for a queue that is not durable; immutable
@@ -31,28 +37,25 @@ type Queue struct {
 	waiting bool        // the completer will dispatch it after a commit; guarded by mu
 	twins   bool        // a channel has, or had, several of its consumers; guarded by mu
 	dedups  atomic.Bool // it has a window: publishers make keys before they take mu
-	// persistent messages, ready and unacked, and their body bytes; guarded by mu.
-	persistent      int
-	persistentBytes int64
 	// window knows repetitions; nil for a queue that does not de-duplicate. Guarded by mu.
 	window *dedup.Window
-	// resident is its part of Broker.resident; guarded by mu.
-	resident int64
+	// serves is who got a message last, nil if that one is gone: any goroutine may ask for its memory. Changed under mu.
+	serves atomic.Pointer[Consumer]
 	// orphans left the queue before their publish was in the journal: purged, dropped by a limit or settled
 	// after a get in the very moment of publishing. They are settled once the publish is; guarded by mu.
 	orphans []queue.Entry
-	stats   MessageStats // guarded by mu
-	sm      queue.Queue  // guarded by mu
+	// resident is its part of Broker.resident; guarded by mu.
+	resident int64
+	// persistent messages, ready and unacked, and their body bytes; guarded by mu.
+	persistent      int
+	persistentBytes int64
+	stats           QueueStats  // guarded by mu
+	sm              queue.Queue // guarded by mu
 
-	vhost      string // immutable, like all up to noted
-	name       string
-	declared   bool // durable as declared, which an exclusive queue may be
+	declared   bool // durable as declared, which an exclusive queue may be; immutable, like all up to noted
 	exclusive  bool
 	autoDelete bool
 	args       table.Table
-	kept       int64            // about what args take, in bytes
-	own        *policy.Settings // of its arguments
-	owner      *Conn            // of an exclusive queue
 	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
 	members map[*Consumer]struct{} // consumers; nil before the first one; guarded by mu
@@ -73,11 +76,18 @@ type Queue struct {
 }
 
 // warmLines is how many cache lines of a queue a message needs.
-const warmLines = int(unsafe.Offsetof(Queue{}.sm)+unsafe.Sizeof(queue.Queue{})+63) / 64
+const warmLines = int(unsafe.Offsetof(Queue{}.sm)-unsafe.Offsetof(Queue{}.mu)+queue.HotBytes+63) / 64
 
 // warm asks for the memory of q, which the end of the turn will work on: with thousands of queues each message's is
 // far away, and waited for by one message after the other. No lock is needed.
-func (q *Queue) warm() { prefetch.Lines(unsafe.Pointer(q), warmLines) }
+func (q *Queue) warm() { prefetch.Lines(unsafe.Pointer(&q.mu), warmLines) }
+
+// warmConsumer asks for the memory of who probably gets the next message. What warm asked for should be there.
+func (q *Queue) warmConsumer() {
+	if c := q.serves.Load(); c != nil {
+		prefetch.Lines(unsafe.Pointer(c), consumerLines)
+	}
+}
 
 // settle ends an entry: by a record of its own, unless the queue's deletion speaks for it. One whose publish is
 // not in the journal yet has to wait for that. Lock held.
@@ -232,6 +242,9 @@ func (q *Queue) deliver(t *turn) {
 }
 
 func (q *Queue) send(t *turn, c *Consumer) {
+	if q.serves.Load() != c {
+		q.serves.Store(c)
+	}
 	c.ch.send(t, q, c)
 	t.takeBack(c.pending)
 	c.pending = nil

@@ -126,6 +126,9 @@ func (ch *Channel) resolve(ops []op, to *settlements) (done int, err *Error) {
 			if n := len(to.list); n == 0 || to.list[n-1].q != s.q {
 				s.q.warm()
 			}
+			if n := len(to.list); s.c != nil && (n == 0 || to.list[n-1].c != s.c) {
+				s.c.warm()
+			}
 			s.warm()
 			to.list = append(to.list, settling{s, o.verb, o.requeue, o.requeue})
 			if o.verb == VerbAck {

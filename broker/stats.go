@@ -5,21 +5,25 @@ import (
 	"sync/atomic"
 )
 
-// MessageStats count what became of messages. A queue knows those from Get on and Publish; a channel,
-// a vhost and the broker know all.
-type MessageStats struct {
+// QueueStats count what became of messages, as far as a queue knows it.
+type QueueStats struct {
 	Publish               uint64 // received from publishers; into a queue
 	Deliver, DeliverNoAck uint64
 	Redeliver, Ack        uint64
+
+	Duplicate               uint64 // repetitions that a queue did not take again
+	Get, GetNoAck, GetEmpty uint64
+}
+
+// MessageStats count what became of messages: a channel, a vhost and the broker know all of it, a queue only the first part.
+type MessageStats struct {
+	QueueStats
 
 	PublishConfirm   uint64 // of the publishes, with a confirm wanted
 	Routed           uint64 // one for each queue that a publish reached
 	Confirm          uint64
 	ReturnUnroutable uint64
 	DropUnroutable   uint64
-	Duplicate        uint64 // repetitions that a queue did not take again
-
-	Get, GetNoAck, GetEmpty uint64
 
 	// Bytes and Sizes are the body sizes of what was published: Sizes[i] counts those of at most
 	// SizeBounds[i] and above the bound before, the last one the rest.
@@ -31,7 +35,7 @@ type MessageStats struct {
 var SizeBounds = [...]int{100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000}
 
 // Delivered is every message that was handed to a client.
-func (s *MessageStats) Delivered() uint64 { return s.Get + s.GetNoAck + s.Deliver + s.DeliverNoAck }
+func (s *QueueStats) Delivered() uint64 { return s.Get + s.GetNoAck + s.Deliver + s.DeliverNoAck }
 
 // Add adds o to s.
 func (s *MessageStats) Add(o *MessageStats) {
@@ -74,7 +78,7 @@ func (s *MessageStats) received(pubs []publish) {
 }
 
 // delivered counts deliveries to one consumer.
-func (s *MessageStats) delivered(noAck bool, n, redelivered uint64) {
+func (s *QueueStats) delivered(noAck bool, n, redelivered uint64) {
 	if noAck {
 		s.DeliverNoAck += n
 	} else {
@@ -84,7 +88,7 @@ func (s *MessageStats) delivered(noAck bool, n, redelivered uint64) {
 }
 
 // got counts one message that was asked for.
-func (s *MessageStats) got(noAck, redelivered bool) {
+func (s *QueueStats) got(noAck, redelivered bool) {
 	if noAck {
 		s.GetNoAck++
 	} else {

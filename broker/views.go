@@ -236,7 +236,7 @@ func (q *Queue) counts() QueueCounts {
 		// What was purged a moment ago may not be off these yet.
 		Persistent:      min(q.persistent, q.sm.Len()+q.sm.Unacked()+q.sm.Delayed()),
 		PersistentBytes: min(q.persistentBytes, q.sm.Bytes()+q.sm.UnackedBytes()+q.sm.DelayedBytes()),
-		Consumers:       len(q.members), Stats: q.stats, Keys: keys, Memory: q.memory(),
+		Consumers:       len(q.members), Stats: MessageStats{QueueStats: q.stats}, Keys: keys, Memory: q.memory(),
 	}
 }
 

@@ -57,16 +57,18 @@ type Entry[Q comparable] struct {
 	// the queues differ from message to message: Queues is empty, and RouteKeys finds them.
 	NeedsMessage bool
 
-	cut     uint16 // where in name the key begins, behind the exchange
-	next    uint32 // the slot of the entry that was asked for after this one the last time
-	name    []byte // exchange, key
-	checked uint64 // the table's changes when deps were looked at last
-	deps    []dep
+	cut     uint16    // where in name the key begins, behind the exchange
+	gone    bool      // no longer in slots
+	next    *Entry[Q] // that was asked for after this one the last time
+	name    []byte    // exchange, key
+	checked uint64    // the table's changes when deps were looked at last
 
-	// Room for the usual case, which then is one allocation.
-	nameRoom  [40]byte
-	depRoom   [1]dep
+	// Room for the usual case, which then is one allocation, of whole cache lines.
 	queueRoom [1]Q
+	nameRoom  [64]byte
+
+	deps    []dep // looked at when the table has changed
+	depRoom [1]dep
 }
 
 // NewCache makes the cache of one publisher.
@@ -81,34 +83,25 @@ func (c *Cache[Q]) Route(exchange, key []byte) (e *Entry[Q], exists bool) {
 		if e.is(exchange, key) && c.current(e) {
 			return e, true
 		}
-		if c.inTurn {
-			if f := c.after(e); f != nil && f.is(exchange, key) && c.current(f) {
-				return c.found(f), true
-			}
+		if f := e.next; c.inTurn && f != nil && !f.gone && f.is(exchange, key) && c.current(f) {
+			return c.found(f), true
 		}
 	}
 	return c.lookup(exchange, key)
-}
-
-// after gives what is now in the slot of the entry that was asked for after e, nil if there is none. There are slots.
-func (c *Cache[Q]) after(e *Entry[Q]) *Entry[Q] {
-	return c.slots[e.next&uint32(len(c.slots)-1)].entry
 }
 
 // found makes e the latest answer. While keys come in turn, the memory of the entry that is probably the next one is asked
 // for: of thousands it is not in a near cache.
 func (c *Cache[Q]) found(e *Entry[Q]) *Entry[Q] {
 	c.last = e
-	if c.inTurn {
-		if f := c.after(e); f != nil {
-			prefetch.Lines(unsafe.Pointer(f), entryLines)
-		}
+	if c.inTurn && e.next != nil {
+		prefetch.Lines(unsafe.Pointer(e.next), entryLines)
 	}
 	return e
 }
 
-// entryLines is how many cache lines an entry takes: its size does not depend on Q much, which is a pointer.
-const entryLines = int(unsafe.Sizeof(Entry[*int]{})+63) / 64
+// entryLines is how many cache lines of an entry a hit takes, on a name of up to 40 bytes.
+const entryLines = 2
 
 // RouteKeys is RouteKeys of the Table, without the cache: for messages whose headers or properties
 // decide, and for those with several keys.
@@ -149,15 +142,22 @@ func (e *Entry[Q]) weight() int {
 	return len(e.Queues) + len(e.deps)
 }
 
+// leave notes that the entry, if it is one, is no longer in slots, so that it keeps no others; it gives its weight.
+func (e *Entry[Q]) leave() int {
+	if e != nil {
+		e.gone, e.next = true, nil
+	}
+	return e.weight()
+}
+
 func (c *Cache[Q]) lookup(exchange, key []byte) (*Entry[Q], bool) {
 	exHash := c.hashOf(exchange)
 	h := (exHash^xxhash.Sum64(key))*0x9E3779B97F4A7C15 | 1
 	at := c.find(h)
 	if at != nil && at.entry != nil && at.entry.is(exchange, key) && c.current(at.entry) {
 		if c.last != nil {
-			i := c.index(at)
-			c.inTurn = c.last.next == i
-			c.last.next = i
+			c.inTurn = c.last.next == at.entry
+			c.last.next = at.entry
 		}
 		return c.found(at.entry), true
 	}
@@ -181,15 +181,13 @@ func (c *Cache[Q]) find(h uint64) *slot[Q] {
 	return nil
 }
 
-// index is the number of a slot.
-func (c *Cache[Q]) index(at *slot[Q]) uint32 {
-	return uint32((uintptr(unsafe.Pointer(at)) - uintptr(unsafe.Pointer(&c.slots[0]))) / unsafe.Sizeof(*at))
-}
-
 // keep puts e, which may be nil, where h was asked for before.
 func (c *Cache[Q]) keep(at *slot[Q], h uint64, e *Entry[Q]) {
-	c.held -= at.entry.weight()
+	c.held -= at.entry.leave()
 	if c.held+e.weight() > cacheQueues {
+		for i := range c.slots {
+			c.slots[i].entry.leave()
+		}
 		clear(c.slots)
 		c.held = 0
 	}
@@ -240,7 +238,7 @@ func (c *Cache[Q]) grow() {
 	c.slots = make([]slot[Q], max(cacheStart, 2*len(old)))
 	for _, s := range old {
 		if s.hash != 0 && !c.put(s) {
-			c.held -= s.entry.weight()
+			c.held -= s.entry.leave()
 		}
 	}
 }

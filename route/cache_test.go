@@ -230,3 +230,40 @@ func TestCacheKeepsAWorkingSet(t *testing.T) {
 		}
 	}
 }
+
+// TestEntriesThatLeftKeepNoOthers: an entry knows the one that came after it, but those that are no longer in slots are
+// no chain of their own, and are no answer any more.
+func TestEntriesThatLeftKeepNoOthers(t *testing.T) {
+	tab := newTable(t, map[string]Kind{"a": Direct}, "q")
+	c := tab.NewCache("/")
+	const keys = 100
+	for range 4 {
+		for i := range keys {
+			cached(t, c, "a", fmt.Sprint("k", i))
+		}
+	}
+	bind(t, tab, to("a", "q", "k0")) // all are outdated: half of them are made anew
+	for i := 0; i < keys; i += 2 {
+		cached(t, c, "a", fmt.Sprint("k", i))
+	}
+	in := make(map[*Entry[string]]bool)
+	for _, s := range c.slots {
+		if s.entry != nil {
+			in[s.entry] = true
+		}
+	}
+	left := 0
+	for e := range in {
+		if e.gone {
+			t.Fatalf("%q is in slots and has left", e.name)
+		}
+		if f := e.next; f != nil && !in[f] {
+			if left++; !f.gone || f.next != nil {
+				t.Fatalf("%q has left: gone %v, keeps others: %v", f.name, f.gone, f.next != nil)
+			}
+		}
+	}
+	if len(in) == 0 || left == 0 {
+		t.Fatalf("%d entries, %d of them with one that left behind them: nothing was tested", len(in), left)
+	}
+}

@@ -57,12 +57,12 @@ func (r *ready) browse(at *Place, limit int, out *[]Entry) (more bool) {
 		return r.plain.browse(at.Key, limit, out)
 	}
 	end := len(*out) + limit
-	for p := min(int(at.Priority), len(r.levels)-1); p >= 0; p-- {
+	for p := min(int(at.Priority), len(r.levels.all)-1); p >= 0; p-- {
 		after := uint64(0)
 		if p == int(at.Priority) {
 			after = at.Key
 		}
-		if l := r.levels[p]; l != nil && l.browse(after, end-len(*out), out) {
+		if l := r.levels.all[p]; l != nil && l.browse(after, end-len(*out), out) {
 			return true
 		}
 	}

@@ -88,8 +88,8 @@ func (r *ready) check(anywhere bool, soonest int64) (n int, bytes, resident int6
 		if (count == 0) != l.empty() {
 			return 0, 0, 0, fmt.Errorf("level %d: %d messages, empty %v", p, count, l.empty())
 		}
-		if r.levels != nil && (r.used[p/64]>>(p%64)&1 == 1) != (count > 0) {
-			return 0, 0, 0, fmt.Errorf("level %d: %d messages, bitmap %x", p, count, r.used)
+		if r.levels != nil && (r.levels.used[p/64]>>(p%64)&1 == 1) != (count > 0) {
+			return 0, 0, 0, fmt.Errorf("level %d: %d messages, bitmap %x", p, count, r.levels.used)
 		}
 		if count > 0 {
 			top = p
@@ -110,8 +110,8 @@ func (r *ready) check(anywhere bool, soonest int64) (n int, bytes, resident int6
 			}
 		}
 	}
-	if r.levels != nil && n > 0 && r.top != top {
-		return 0, 0, 0, fmt.Errorf("top is level %d, want %d", r.top, top)
+	if r.levels != nil && n > 0 && r.levels.top != top {
+		return 0, 0, 0, fmt.Errorf("top is level %d, want %d", r.levels.top, top)
 	}
 	return n, bytes, resident, nil
 }
@@ -322,7 +322,7 @@ func (cs *consumers) check(unacked int) error {
 	}
 	inRings := 0
 	for i, r := range cs.ranks {
-		if r.index != i || r.members != members[r] || r.members == 0 {
+		if int(r.index) != i || int(r.members) != members[r] || r.members == 0 {
 			return fmt.Errorf("rank %d: index %d, %d members of %d", i, r.index, r.members, members[r])
 		}
 		if i > 0 && cs.ranks[i-1].priority <= r.priority {

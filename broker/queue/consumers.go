@@ -34,28 +34,28 @@ type consumer struct {
 // one that used its room up leaves the ring when its turn comes: with new room by then it keeps its turn,
 // later it is the last.
 type rank struct {
-	priority int64
-	index    int // in consumers.ranks
-	members  int
 	next     *Consumer // whose turn it is; nil when none is taking
+	priority int64
+	index    int32 // in consumers.ranks
+	members  int32
 }
 
 // consumers is a queue's consumers. Those that cannot take a message cost Dispatch nothing but their last turn.
 type consumers struct {
+	turns  int     // consumers in state taking
+	takers int     // those of them that have room
+	ranks  []*rank // the highest priority first
+	plain  rank    // one of them: while all consumers have one priority, no memory but this is needed
+	room   [1]*rank
+	// from: no rank before this index has a taking consumer. A step over one that has none is all
+	// that many different priorities cost.
+	from int
+
 	n           int
 	exclusive   int
 	single      bool      // x-single-active-consumer; immutable
 	active      *Consumer // single only
-	turns       int       // consumers in state taking
-	takers      int       // those of them that have room
 	first, last *Consumer
-
-	ranks []*rank // the highest priority first
-	plain rank    // one of them: while all consumers have one priority, no memory but this is needed
-	room  [1]*rank
-	// from: no rank before this index has a taking consumer. A step over one that has none is all
-	// that many different priorities cost.
-	from int
 }
 
 func (cs *consumers) add(c *Consumer) {
@@ -119,7 +119,7 @@ func (cs *consumers) join(c *Consumer) {
 
 func (cs *consumers) renumber() {
 	for i, r := range cs.ranks {
-		r.index = i
+		r.index = int32(i)
 	}
 	cs.from = 0
 }
@@ -140,7 +140,7 @@ func (cs *consumers) admit(c *Consumer) {
 		c.ringPrev, c.ringNext = r.next.ringPrev, r.next
 		c.ringPrev.ringNext, c.ringNext.ringPrev = c, c
 	}
-	cs.from = min(cs.from, r.index)
+	cs.from = min(cs.from, int(r.index))
 }
 
 // retire takes c out of the ring, into state s.
@@ -297,7 +297,8 @@ func (cs *consumers) remove(c *Consumer) {
 	}
 	c.listPrev, c.listNext = nil, nil
 	if c.rank.members--; c.rank.members == 0 {
-		cs.ranks = slices.Delete(cs.ranks, c.rank.index, c.rank.index+1)
+		i := int(c.rank.index)
+		cs.ranks = slices.Delete(cs.ranks, i, i+1)
 		cs.renumber()
 	}
 	c.rank = nil

@@ -49,10 +49,10 @@ func (r *ready) pageOut(keep int64, committed uint64, limit int, out *[]*message
 		page(&r.plain, keep)
 		return limit == 0
 	}
-	for p, l := range r.levels {
+	for p, l := range r.levels.all {
 		switch {
 		case l == nil:
-		case r.top == p:
+		case r.levels.top == p:
 			page(l, keep)
 		default:
 			page(l, 0)
@@ -195,7 +195,7 @@ func (r *ready) detach() ready {
 	all := *r
 	*r = ready{}
 	if all.levels != nil {
-		r.levels = make([]*level, len(all.levels))
+		r.levels = newLevels(len(all.levels.all))
 	}
 	return all
 }
@@ -376,7 +376,7 @@ func (r *ready) each() iter.Seq2[*level, int] {
 			yield(&r.plain, 0)
 			return
 		}
-		for p, l := range r.levels {
+		for p, l := range r.levels.all {
 			if l != nil && !yield(l, p) {
 				return
 			}

@@ -66,11 +66,10 @@ const None = -1
 // Config is what x-arguments and policies make of a queue.
 type Config struct {
 	MessageTTL   int64 // ms, None: messages do not expire
-	Expires      int64 // ms of disuse until the queue is deleted, None: never; the owner acts on it
 	MaxLength    int64 // ready messages, None: no limit
 	MaxBytes     int64 // body bytes of ready messages, None: no limit
+	MaxPriority  int   // highest priority up to 255, None: a plain queue
 	Overflow     Overflow
-	MaxPriority  int  // highest priority up to 255, None: a plain queue
 	SingleActive bool // x-single-active-consumer
 	// ExpireAnywhere lets messages expire behind others that stay (x-expire-anywhere).
 	ExpireAnywhere bool
@@ -81,6 +80,7 @@ type Config struct {
 	// RabbitMQ's quorum queues.
 	OfferFirst    bool
 	DeliveryLimit int64 // redeliveries until a message is dead-lettered, None: no limit
+	Expires       int64 // ms of disuse until the queue is deleted, None: never; the owner acts on it
 }
 
 // Plain is the Config of a queue without arguments.
@@ -202,35 +202,41 @@ const sweep = 1024
 //   - a consumer's inflight never exceeds its prefetch;
 //   - the ring holds exactly the consumers that may take a message and are not parked.
 type Queue struct {
-	cfg     Config
-	nextSeq uint64
-	closed  bool
-
-	ready ready
+	// What every message of a queue without priorities and limits needs comes first, up to what consumers begins with: see
+	// HotBytes.
+	nextSeq      uint64
+	unacked      int
+	unackedBytes int64
+	// arrivals says in which order those in transit leave; nil for a plain queue.
+	arrivals *arrivals
+	delays   *delays // nil while there never was one
+	closed   bool
 	// transit: every ready message was published while a consumer was ready to take it and
 	// nothing was before it that was not in transit too. Meaningless while ready is empty.
 	transit bool
-	// arrivals says in which order those in transit leave; nil for a plain queue.
-	arrivals *arrivals
+	// stranded: a message died because consumers had room only for those in transit before it. Once these are
+	// handed out, the consumers have lost a turn to it.
+	stranded bool
+	cfg      Config
+	ready    ready
+
+	consumers consumers
+
 	// beyond is what came in transit and found no room at a consumer, while bytes of a full queue are refused.
 	beyond struct {
 		n     uint64
 		bytes int64
 	}
-	// stranded: a message died because consumers had room only for those in transit before it. Once these are
-	// handed out, the consumers have lost a turn to it.
-	stranded bool
-	delays   *delays // nil while there never was one
 	// soonest bounds the expiry of every ready message from below, 0 for none, while ExpireAnywhere;
 	// before resume nobody looks for those that have expired.
 	soonest, resume int64
 
-	unacked      int
-	unackedBytes int64
-
-	consumers consumers
-	debug     debug
+	debug debug
 }
+
+// HotBytes is how much of a Queue, from its beginning on, the messages of most queues need: the owner of very many asks for
+// it ahead.
+const HotBytes = unsafe.Offsetof(Queue{}.consumers) + unsafe.Offsetof(consumers{}.n)
 
 // Init makes an empty queue of a zero one, before anything else.
 func (q *Queue) Init(cfg Config) {
@@ -238,7 +244,7 @@ func (q *Queue) Init(cfg Config) {
 	q.consumers.single = cfg.SingleActive
 	if cfg.MaxPriority != None {
 		cfg.MaxPriority = min(max(cfg.MaxPriority, 0), math.MaxUint8)
-		q.ready.levels = make([]*level, cfg.MaxPriority+1)
+		q.ready.levels = newLevels(cfg.MaxPriority + 1)
 		q.arrivals = new(arrivals)
 	}
 	q.configure(cfg)
@@ -544,7 +550,7 @@ func (q *Queue) trim(limit int, out *Effects) (dropped int) {
 // their priorities.
 func (q *Queue) head() *Entry {
 	if q.transit && q.arrivals != nil {
-		return q.ready.levels[q.arrivals.first()].head()
+		return q.ready.levels.all[q.arrivals.first()].head()
 	}
 	return q.ready.head()
 }

@@ -18,10 +18,17 @@ type ready struct {
 	resident int64 // the cost of what could be paged out
 
 	plain  level
-	levels []*level  // by priority; nil for a plain queue
-	used   [4]uint64 // the levels that hold messages
-	top    int       // the highest of them, while n > 0
+	levels *levels // nil for a plain queue
 }
+
+// levels are those of a queue with priorities.
+type levels struct {
+	all  []*level  // by priority; nil until a message comes
+	used [4]uint64 // those that hold messages
+	top  int       // the highest of them, while there are messages
+}
+
+func newLevels(n int) *levels { return &levels{all: make([]*level, n)} }
 
 // head is the message that leaves next. It may be called while n > 0, and the result is valid until
 // the next change.
@@ -29,32 +36,43 @@ func (r *ready) head() *Entry {
 	if r.levels == nil {
 		return r.plain.head()
 	}
-	return r.levels[r.top].head()
+	return r.levels.all[r.levels.top].head()
 }
 
 // pop removes the head.
-func (r *ready) pop() { r.take(r.top) }
-
-// take removes the first message of priority p, which a plain queue does not look at.
-func (r *ready) take(p int) {
-	l := &r.plain
-	if r.levels != nil {
-		l = r.levels[p]
+func (r *ready) pop() {
+	if r.levels == nil {
+		r.takeFrom(&r.plain)
+		return
 	}
-	e := l.head()
-	r.n--
-	r.bytes -= int64(e.Size)
-	r.resident -= e.cost()
-	if l.pop(); r.levels != nil && l.empty() {
+	r.take(r.levels.top)
+}
+
+// take removes the first message of priority p, in a queue with priorities.
+func (r *ready) take(p int) {
+	l := r.levels.all[p]
+	if r.takeFrom(l); l.empty() {
 		r.leave(p)
 	}
 }
 
+func (r *ready) takeFrom(l *level) {
+	e := l.head()
+	r.n--
+	r.bytes -= int64(e.Size)
+	r.resident -= e.cost()
+	l.pop()
+}
+
 // leave notes that a level is empty.
 func (r *ready) leave(p int) {
-	r.used[p/64] &^= 1 << (p % 64)
-	if r.levels != nil && p == r.top {
-		r.findTop()
+	ls := r.levels
+	if ls == nil {
+		return
+	}
+	ls.used[p/64] &^= 1 << (p % 64)
+	if p == ls.top {
+		ls.findTop()
 	}
 }
 
@@ -118,21 +136,21 @@ func (r *ready) enter(e *Entry) *level {
 	if r.levels == nil {
 		return &r.plain
 	}
-	p := int(e.Priority)
-	if r.levels[p] == nil {
-		r.levels[p] = new(level)
+	p, ls := int(e.Priority), r.levels
+	if ls.all[p] == nil {
+		ls.all[p] = new(level)
 	}
-	r.used[p/64] |= 1 << (p % 64)
-	if r.n == 1 || p > r.top {
-		r.top = p
+	ls.used[p/64] |= 1 << (p % 64)
+	if r.n == 1 || p > ls.top {
+		ls.top = p
 	}
-	return r.levels[p]
+	return ls.all[p]
 }
 
-func (r *ready) findTop() {
-	for w := r.top / 64; w >= 0; w-- {
-		if r.used[w] != 0 {
-			r.top = w*64 + bits.Len64(r.used[w]) - 1
+func (ls *levels) findTop() {
+	for w := ls.top / 64; w >= 0; w-- {
+		if ls.used[w] != 0 {
+			ls.top = w*64 + bits.Len64(ls.used[w]) - 1
 			return
 		}
 	}
@@ -190,14 +208,14 @@ func (l *level) fifos() iter.Seq[*fifo] {
 }
 
 // fifo is a queue of entries in a list of chunks, so that a long backlog grows and shrinks
-// without ever being copied. The first few entries live in a small chunk that stays, so that an
-// idle queue is small and one near empty takes nothing from the pool.
+// without ever being copied. The first few entries live in a small chunk. An empty one holds none: of
+// thousands of queues that are near empty, the next one takes the chunk that the last one has just given back, which is
+// still in the processor's cache.
 type fifo struct {
 	first, last *chunk
-	from        int    // index of the front in first
-	to          int    // index behind the end in last
-	small       *chunk // the chunk that stays while it is not in the list
-	memory      int64  // bytes of the chunks in the list
+	from        int   // index of the front in first
+	to          int   // index behind the end in last
+	memory      int64 // bytes of the chunks in the list
 
 	paging cursor
 	marks  *marks // nil while nobody has browsed
@@ -224,8 +242,11 @@ func (c *chunk) memory() int64 {
 	return int64(unsafe.Sizeof(*c)) + int64(cap(c.entries))*int64(unsafe.Sizeof(Entry{})) + int64(cap(c.packed))
 }
 
-// chunks lends the large ones.
-var chunks = sync.Pool{New: func() any { return &chunk{entries: make([]Entry, chunkEntries)} }}
+// chunks lends the large ones, smallChunks those that come first.
+var (
+	chunks      = sync.Pool{New: func() any { return &chunk{entries: make([]Entry, chunkEntries)} }}
+	smallChunks = sync.Pool{New: func() any { return &chunk{entries: make([]Entry, smallChunkEntries)} }}
+)
 
 func (f *fifo) empty() bool { return f.first == nil }
 
@@ -282,11 +303,8 @@ func (f *fifo) append(e *Entry) {
 func (f *fifo) grow() {
 	f.to = 0
 	if f.first == nil {
-		c := f.small
-		if c == nil {
-			c = &chunk{entries: make([]Entry, smallChunkEntries)}
-		}
-		f.first, f.last, f.from, f.small = c, c, 0, nil
+		c := smallChunks.Get().(*chunk)
+		f.first, f.last, f.from = c, c, 0
 		f.memory += c.memory()
 		return
 	}
@@ -321,7 +339,7 @@ func (f *fifo) free(c *chunk) {
 	c.next, c.entries, c.soonest = nil, c.entries[:cap(c.entries)], 0
 	f.memory -= c.memory()
 	if len(c.entries) == smallChunkEntries {
-		f.small = c
+		smallChunks.Put(c)
 	} else {
 		chunks.Put(c)
 	}

@@ -290,9 +290,9 @@ func shortProperty(p *table.Properties, bit table.Present) *string {
 	panic("BUG: amqp: not a short string property")
 }
 
-// DeliverPrefix is the start of every basic.deliver frame of one consumer, for AppendDeliver.
-func DeliverPrefix(channel uint16, consumerTag string) []byte {
-	dst := openFrame(make([]byte, 0, frameHead+5+len(consumerTag)), FrameMethod, channel)
+// AppendDeliverPrefix writes the start of every basic.deliver frame of one consumer, for AppendDeliver.
+func AppendDeliverPrefix(dst []byte, channel uint16, consumerTag string) []byte {
+	dst = openFrame(dst, FrameMethod, channel)
 	dst = append(dst, 0, byte(ClassBasic), 0, byte(IDBasicDeliver.Method()), byte(len(consumerTag)))
 	return append(dst, consumerTag...)
 }
@@ -302,7 +302,7 @@ func DeliverLen(prefix, exchange, key []byte) int {
 	return len(prefix) + 8 + 1 + 1 + len(exchange) + 1 + len(key) + 1
 }
 
-// AppendDeliver writes a basic.deliver frame behind a DeliverPrefix.
+// AppendDeliver writes a basic.deliver frame behind what AppendDeliverPrefix wrote.
 func AppendDeliver(dst, prefix []byte, tag uint64, redelivered bool, exchange, key []byte) []byte {
 	at := len(dst)
 	dst = append(dst, prefix...)

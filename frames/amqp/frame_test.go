@@ -176,7 +176,7 @@ func TestBodiesAreSplitWithinFrameMax(t *testing.T) {
 
 func TestAppendDeliverIsBasicDeliver(t *testing.T) {
 	m := amqp.BasicDeliver{ConsumerTag: []byte("ctag"), DeliveryTag: 5, Redelivered: true, Exchange: []byte("e"), RoutingKey: []byte("key")}
-	prefix := amqp.DeliverPrefix(7, "ctag")
+	prefix := amqp.AppendDeliverPrefix(nil, 7, "ctag")
 	got := amqp.AppendDeliver(nil, prefix, 5, true, m.Exchange, m.RoutingKey)
 	if want := m.AppendFrame(nil, 7); !bytes.Equal(got, want) {
 		t.Errorf("\n got %x\nwant %x", got, want)
@@ -296,7 +296,7 @@ func BenchmarkDecodePublish(b *testing.B) {
 }
 
 func BenchmarkEncodeDeliver(b *testing.B) {
-	prefix := amqp.DeliverPrefix(1, "amq.ctag-0123456789012345678901")
+	prefix := amqp.AppendDeliverPrefix(nil, 1, "amq.ctag-0123456789012345678901")
 	exchange, key, props, body := []byte("bench"), []byte("routing.key"), []byte{0x10, 0, 2}, make([]byte, 256)
 	dst := make([]byte, 0, 1024)
 	b.ReportAllocs()

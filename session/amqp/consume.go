@@ -46,7 +46,7 @@ func (ch *channel) consume(args []byte) {
 	if !ch.ok(e, m.ID()) {
 		return
 	}
-	c.Prefix = amqp.DeliverPrefix(ch.id, c.Tag)
+	c.Prefix = amqp.AppendDeliverPrefix(c.Prefix, ch.id, c.Tag)
 	if !m.NoWait {
 		ch.reply(&amqp.BasicConsumeOk{ConsumerTag: []byte(c.Tag)})
 	}
