@@ -83,6 +83,7 @@ func (c *Conn) Open(number uint16, s Sink) (*Channel, *Error) {
 		return nil, e
 	}
 	if e := c.countChannel(); e != nil {
+		c.unclaim(channelMemory, true)
 		return nil, e
 	}
 	ch := &Channel{conn: c, peer: c.peer, sink: s, number: number, first: len(c.channels) == 0, routes: c.b.routes.NewCache(c.vhost.name)}

@@ -44,7 +44,8 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	if bad != nil {
 		return nil, refuse(PreconditionFailed, "%s", bad.Text)
 	}
-	if e := conn.claim(consumerMemory+int64(a.Args.Memory()), true); e != nil {
+	size := consumerMemory + int64(a.Args.Memory())
+	if e := conn.claim(size, true); e != nil {
 		return nil, e
 	}
 	c := ch.newConsumer(a, q)
@@ -75,6 +76,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	q.mu.Unlock()
 	if e != nil {
 		c.forget()
+		conn.unclaim(size, true)
 		return nil, e
 	}
 	return c, nil
@@ -173,7 +175,7 @@ func (c *Consumer) remove(t *turn) {
 	_, member := q.members[c]
 	if member {
 		delete(q.members, c)
-		if q.durable && q.sm.Inflight(&c.Consumer) > 0 {
+		if q.id != 0 && q.sm.Inflight(&c.Consumer) > 0 {
 			q.stray(c.ch)
 		}
 		q.sm.RemoveConsumer(&c.Consumer)
