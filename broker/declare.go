@@ -262,9 +262,13 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 		}
 		return QueueStatus{}, full
 	}
-	if q.durable {
+	switch {
+	case q.durable:
 		q.id = b.nextID
 		b.nextID++
+	case b.journal != nil:
+		q.id = fleetingIDs + b.fleeting
+		b.fleeting++
 	}
 	b.addQueue(v, q)
 	if q.durable {

@@ -236,7 +236,7 @@ func (s *Server) open() error {
 	s.limitUnfinished()
 	alarms.start(b.SetAlarm, func(g granted) {
 		b.Allow(g.published)
-		b.AllowLate(g.late, g.owing)
+		b.AllowLate(g.late, g.owing, g.each)
 		b.AllowKept(g.kept, g.declared)
 	})
 	s.saver.start(b)
