@@ -10,7 +10,7 @@ import (
 )
 
 // timeouts bounds how long a delivery may wait for its acknowledgement: RabbitMQ's consumer timeout. A
-// delivery has the consumer's own, else its queue's, else the broker's. They are looked at by upkeep, a few
+// delivery has the consumer's own, else its queue's, else the broker's. They are looked at a few
 // times in the shortest one; no delivery has a timer, and nothing is done when one is sent or settled.
 type timeouts struct {
 	setting atomic.Int64 // the broker's, ms; 0: none
@@ -18,7 +18,7 @@ type timeouts struct {
 	shortest atomic.Int64
 	changed  atomic.Bool // one may be shorter than when channels were last looked at
 
-	// Guarded by upkeep.working.
+	// Guarded by upkeep.looking.
 	looked int64 // Unix ms of the last look
 	open   []*Channel
 }
@@ -72,7 +72,7 @@ func (q *Queue) ackTimeout(c *Consumer) int64 {
 }
 
 // lookForLate asks the sessions to see to deliveries that have waited for too long, if it is time to look.
-// Called with upkeep.working held.
+// Called with upkeep.looking held.
 func (b *Broker) lookForLate(now int64) {
 	t := &b.timeouts
 	// Read before the shortest: note writes them in the other order.

@@ -17,10 +17,10 @@ func (c *client) late() (tag uint64, timeout int64) {
 	c.t.Helper()
 	c.end()
 	c.peer.late.Store(0)
-	c.b.upkeep.working.Lock()
+	c.b.upkeep.looking.Lock()
 	c.b.timeouts.looked = 0
-	c.b.upkeep.working.Unlock()
-	c.b.upkeep.tick()
+	c.b.upkeep.looking.Unlock()
+	c.b.upkeep.look()
 	if c.peer.late.Load() == 0 {
 		return 0, 0
 	}
@@ -224,7 +224,7 @@ func TestWithdraw(t *testing.T) {
 	}
 	now.advance(60_001, c)
 	c.end()
-	c.b.upkeep.tick()
+	c.b.upkeep.look()
 	l, e := c.ch.Late()
 	if e == nil || l.Consumer != k || l.Tag != 1 {
 		t.Fatalf("late: %+v, %v", l, e)
@@ -287,9 +287,9 @@ func TestWhenTheBrokerLooksForLateDeliveries(t *testing.T) {
 		now := newClock()
 		b := memoryBroker(t, Options{Now: now.Load, ConsumerTimeout: tc.timeout})
 		look := func() int64 {
-			b.upkeep.tick()
-			b.upkeep.working.Lock()
-			defer b.upkeep.working.Unlock()
+			b.upkeep.look()
+			b.upkeep.looking.Lock()
+			defer b.upkeep.looking.Unlock()
 			return b.timeouts.looked
 		}
 		first := look()
@@ -360,4 +360,17 @@ func TestNoDeliveryIsLateBehindHeldFrames(t *testing.T) {
 	c.wantLate(now, 0, "frames were held for a moment", 1, 60_000)
 	c.ok(c.ch.Ack(1, false))
 	c.wantLate(now, 0, "the one that came meanwhile", 2, 60_000)
+}
+
+// A disk that keeps upkeep waiting keeps nobody's deliveries from being late.
+func TestLateDeliveriesAreSeenWhileTheDiskIsBusy(t *testing.T) {
+	b := memoryBroker(t, Options{ConsumerTimeout: time.Millisecond})
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.consume(ConsumeArgs{Queue: "q"})
+	c.publish("", "q", "m")
+	c.end()
+	b.upkeep.working.Lock() // as long as it waits
+	defer b.upkeep.working.Unlock()
+	until(t, "the look", func() bool { return c.peer.late.Load() > 0 })
 }

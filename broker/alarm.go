@@ -60,23 +60,35 @@ func (c *Conn) heed(publishes bool) {
 
 // When a client is told of an alarm, what it published until then may be on its way, megabytes in the buffers of
 // two sockets, and the acks that would end the alarm come behind it. So some of it is taken during an alarm.
+//
+// Connections that have deliveries to settle are taken on beyond that, because nobody else's acks may be what makes
+// room, and they come behind all that the client had sent before. For as long as memory alone is short, what they
+// publish goes to the journal, transient messages and those to queues that do not survive, too, and leaves memory as
+// soon as it is there: they go on at the speed of the disk. While the disk alone is short, memory takes it.
 const (
 	lateMost  = 8 << 20   // bytes that one connection may publish during one alarm
 	lateBegun = 128 << 10 // of them of messages that it had begun, whatever AllowLate says
-	lateOwing = 512 << 10 // of them when nothing is left of AllowLate's n and it has deliveries to settle
+	lateOwing = 512 << 10 // bytes that it may publish beyond what all may, if AllowLate does not say it
 	lateLeast = 64 << 10  // for less nobody is asked to look again
+	lateHigh  = 1 << 20   // bytes that may wait for the disk until those with deliveries to settle wait
 )
 
 // AllowLate says how many bytes may be published from now on although an alarm holds. 0, as before the first
 // call: none, but what one read has brought when the connection's first publish during it is seen. Connections that
-// have deliveries to settle may publish owing bytes more during an alarm, all of them together: others may have used
-// up n, and the acks behind those publishes are what makes room. It is called with each reading, after SetAlarm, by
-// one goroutine at a time; no lock held.
-func (b *Broker) AllowLate(n, owing int64) {
-	if now := b.alarms.Load(); b.owingOf != now {
+// have deliveries to settle may publish owing bytes more, all of them together: others may have used
+// up n, and the acks behind those publishes are what makes room. each is how many of them one of these connections may
+// publish between two of its settlements; 0: little, and owing is for the whole of the alarm, and else until the next
+// call. It is called with each reading, after SetAlarm, by one goroutine at a time; no lock held.
+func (b *Broker) AllowLate(n, owing, each int64) {
+	switch now := b.alarms.Load(); {
+	case each > 0:
+		b.owingOf = 0
+		b.owing.Store(owing)
+	case b.owingOf != now:
 		b.owingOf = now
 		b.owing.Store(owing)
 	}
+	b.owingEach.Store(each)
 	b.late.Store(n)
 	if b.alarm.Load() == 0 || n < lateLeast && b.owing.Load() < lateLeast {
 		return
@@ -98,15 +110,29 @@ func (c *Conn) MayPublish() bool {
 		return false
 	}
 	c.during()
-	if b.late.Load() > 0 {
-		return c.lateSum < lateMost
+	if b.late.Load() > 0 && c.lateSum < lateMost {
+		return true
 	}
-	return b.owing.Load() > 0 && c.lateOwed < lateOwing && c.owes()
+	each := b.owingEach.Load()
+	if each == 0 {
+		each = lateOwing
+	}
+	return b.owing.Load() > 0 && c.lateOwed < each && c.owes() && !(b.spills() && b.done.awaitDisk(c))
 }
 
-// owes reports whether the connection has deliveries to settle. By the connection's reader.
+// owes reports whether the connection has deliveries to settle. Once it has, it is not looked again before the turn's
+// end: each frame asks. By the connection's reader.
 func (c *Conn) owes() bool {
-	return slices.ContainsFunc(c.channels, func(ch *Channel) bool { return ch.outstanding() > 0 })
+	if !c.owing {
+		c.owing = slices.ContainsFunc(c.channels, func(ch *Channel) bool { return ch.outstanding() > 0 })
+	}
+	return c.owing
+}
+
+// spills reports whether messages are to leave memory for the journal as soon as they can: memory is short, and the
+// disk is not. Any goroutine.
+func (b *Broker) spills() bool {
+	return Reason(b.alarm.Load()) == PauseMemory && b.journal != nil
 }
 
 // Newcomer reports whether the connection was made during an alarm. Any goroutine.
@@ -129,15 +155,25 @@ func (c *Conn) MayFinish(n int) bool {
 // published notes n bytes that were taken during an alarm; less than 0: given back.
 func (c *Conn) published(n int64) {
 	c.during()
+	b := c.b
+	if n > 0 && c.lateSum < lateMost {
+		left := b.late.Add(-n)
+		if left+n > 0 {
+			c.lateSum += n
+			if left <= 0 {
+				b.opt.OnGrowth()
+			}
+			return
+		}
+	}
 	c.lateSum += n
-	left := c.b.late.Add(-n)
-	switch {
-	case left > 0:
-	case left+n > 0:
-		c.b.opt.OnGrowth()
-	default:
-		c.lateOwed += n
-		c.b.owing.Add(-n)
+	if n < 0 && c.lateOwed == 0 {
+		b.late.Add(-n)
+		return
+	}
+	c.lateOwed = max(c.lateOwed+n, 0)
+	if left := b.owing.Add(-n); left <= 0 && left+n > 0 && b.owingEach.Load() > 0 {
+		b.opt.OnGrowth()
 	}
 }
 

@@ -135,6 +135,7 @@ type Broker struct {
 	arguments atomic.Int64
 	byID      map[uint64]*Queue // durable queues by journal id; guarded by topo
 	nextID    uint64            // journal id of the next durable queue; guarded by topo
+	fleeting  uint64            // as nextID, of other queues, from fleetingIDs on; guarded by topo
 	topoPos   journal.Position  // the last topology record; guarded by topo
 
 	// counted: a message in the journal came back to its queue, and only a checkpoint holds its count.
@@ -159,9 +160,10 @@ type Broker struct {
 	logins   sync.Map // protocol -> *LoginAttempts
 
 	// Beside alarm. Any goroutine.
-	alarms atomic.Uint64 // how often there was none before
-	late   atomic.Int64  // see AllowLate, as the next two
-	owing  atomic.Int64
+	alarms    atomic.Uint64 // how often there was none before
+	late      atomic.Int64  // see AllowLate, as the next three
+	owing     atomic.Int64
+	owingEach atomic.Int64
 	// owingOf is the alarm that owing is about; owned by AllowLate's caller.
 	owingOf uint64
 }

@@ -83,6 +83,7 @@ func (c *Conn) Open(number uint16, s Sink) (*Channel, *Error) {
 		return nil, e
 	}
 	if e := c.countChannel(); e != nil {
+		c.unclaim(channelMemory, true)
 		return nil, e
 	}
 	ch := &Channel{conn: c, peer: c.peer, sink: s, number: number, first: len(c.channels) == 0, routes: c.b.routes.NewCache(c.vhost.name)}
@@ -299,6 +300,7 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 		return
 	}
 	redelivered := uint64(0)
+	spills := t.b.spills()
 	unsent, tapped := false, ch.conn.vhost.traced.Load() && !q.replies
 	traced := t.b.opt.Tracer != nil
 	d := &ch.out
@@ -328,8 +330,11 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 			holder, unsent = nil, true
 			q.sm.Keep(e)
 		}
+		if spills && e.Journaled {
+			e.Pos = e.Position()
+		}
 		if e.Pos != 0 {
-			// It was read back for this delivery, and is again should it be requeued.
+			// It was read back for this delivery, or memory is short: it is read again should it be requeued.
 			t.release(e)
 		}
 		ch.unacked.push(ch.nextTag, q, holder, e, t.now)
@@ -352,7 +357,7 @@ func (ch *Channel) send(t *turn, q *Queue, c *Consumer) {
 			}
 		}
 	}
-	if unsent && q.durable {
+	if unsent && q.id != 0 {
 		q.stray(ch)
 	}
 }
@@ -424,14 +429,14 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	noAck = noAck && !d.Unsent
 	if !noAck {
 		ch.unacked.push(ch.nextTag, q, nil, &entry, t.now)
-		strays = true
+		strays = q.durable || entry.Journaled
 	}
 	ch.stats.got(noAck, entry.Redelivered)
 	if ch.peer.Unlock() {
 		t.touch(ch.peer)
 	}
 	q.stats.got(noAck, entry.Redelivered)
-	if strays && q.durable {
+	if strays {
 		q.stray(ch)
 	}
 	if noAck {

@@ -52,7 +52,9 @@ func (b *Broker) checkpoint() (pos journal.Position, size int64, err error) {
 	b.topo.RLock()
 	queues := make([]*Queue, 0, len(b.byID))
 	for _, q := range b.byID {
-		queues = append(queues, q)
+		if q.durable {
+			queues = append(queues, q)
+		}
 	}
 	b.topo.RUnlock()
 	slices.SortFunc(queues, func(a, b *Queue) int { return cmp.Compare(a.id, b.id) })
@@ -266,11 +268,15 @@ func (r *recovery) Checkpoint(state []byte) error {
 	return nil
 }
 
-// adopt takes a block of a checkpoint as it is, or those of its entries that belong to it.
+// adopt takes a block of a checkpoint as it is, or those of its entries that belong to it and have survived.
 func (r *recovery) adopt(q *rebuilt, packed []byte, entries []queue.Entry, before journal.Position) {
+	n := len(entries)
+	if entries = slices.DeleteFunc(entries, func(e queue.Entry) bool { return e.Transient }); len(entries) == 0 {
+		return
+	}
 	first, last := entries[0].Seq, entries[len(entries)-1].Seq
 	b := &block{first: first, last: last, packed: packed, live: len(entries)}
-	whole := len(entries) <= openEntries
+	whole := len(entries) == n && n <= openEntries
 	// Neighbours are mostly in one segment.
 	from, sum := 0, int64(0)
 	delayed := false

@@ -20,6 +20,7 @@ type completer struct {
 	queues   []*Queue          // guarded by mu; a queue is in it once (Queue.waiting)
 	channels []*Channel        // guarded by mu; likewise (Channel.awaiting)
 	paused   []*Conn           // guarded by mu; a connection is in it once (Conn.awaitsRoom)
+	late     []*Conn           // guarded by mu; likewise (Conn.awaitsDisk)
 	settling []settled         // guarded by mu
 	passing  bool              // a pass goes on; guarded by mu
 	idlers   []chan<- struct{} // wait until no channel waits; guarded by mu
@@ -103,6 +104,25 @@ func (c *completer) awaitRoom(conn *Conn) {
 	}
 }
 
+// awaitDisk reports whether more than lateHigh bytes wait for the disk; conn is asked to look again when less do.
+func (c *completer) awaitDisk(conn *Conn) bool {
+	if c.b.diskIsFree() {
+		return false
+	}
+	if !conn.awaitsDisk.Swap(true) {
+		c.mu.Lock()
+		c.late = append(c.late, conn)
+		c.mu.Unlock()
+	}
+	if c.b.diskIsFree() {
+		c.signal()
+	}
+	return true
+}
+
+// diskIsFree says whether what is published during an alarm may go to the disk.
+func (b *Broker) diskIsFree() bool { return b.journal.Pending() <= lateHigh && !b.journal.Low() }
+
 // hasRoom says whether publishers that wait may go on.
 func (b *Broker) hasRoom() bool {
 	return b.allowance.Load() > 0 && (b.journal == nil || b.journal.Pending() < journalHigh/2 && !b.journal.Low())
@@ -136,6 +156,10 @@ func (c *completer) pass() {
 		c.paused = nil
 	} else {
 		paused = nil
+	}
+	var late []*Conn
+	if len(c.late) > 0 && c.b.diskIsFree() {
+		late, c.late = c.late, nil
 	}
 	c.mu.Unlock()
 
@@ -192,6 +216,10 @@ func (c *completer) pass() {
 	for _, conn := range paused {
 		conn.awaitsRoom.Store(false)
 		conn.peer.Resume(PauseJournal | PauseGrowth)
+	}
+	for _, conn := range late {
+		conn.awaitsDisk.Store(false)
+		conn.peer.Answered()
 	}
 	c.oldQueues, c.oldChannels = queues, channels
 	t.end()

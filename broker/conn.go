@@ -114,10 +114,13 @@ type Conn struct {
 	// Owned by the connection's reader.
 	lateOf   uint64 // the alarm that the next three are about, by Broker.alarms
 	lateSum  int64  // bytes published during it
-	lateOwed int64  // of them beyond what all might publish
+	lateOwed int64  // bytes published beyond what all might since it last settled something
 	lateRest int    // bytes of MayFinish
 
+	owing bool // it had deliveries to settle in this turn
+
 	awaitsRoom atomic.Bool // the completer has it in its list
+	awaitsDisk atomic.Bool // likewise
 
 	// Owned by the connection's reader.
 	holding int64 // Unix ms since when its session holds frames, 0: it does not
@@ -225,6 +228,7 @@ func (c *Conn) EndTurn() (*Channel, *Error) {
 	if c.paced.verbs > 0 {
 		c.settleUp()
 	}
+	c.owing = false
 	return nil, nil
 }
 

@@ -46,7 +46,8 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	if bad != nil {
 		return nil, refuse(PreconditionFailed, "%s", bad.Text)
 	}
-	if e := conn.claim(consumerMemory+int64(a.Args.Memory()), true); e != nil {
+	size := consumerMemory + int64(a.Args.Memory())
+	if e := conn.claim(size, true); e != nil {
 		return nil, e
 	}
 	c := ch.newConsumer(a, q)
@@ -77,6 +78,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	q.mu.Unlock()
 	if e != nil {
 		c.forget()
+		conn.unclaim(size, true)
 		return nil, e
 	}
 	return c, nil
@@ -182,7 +184,7 @@ func (c *Consumer) remove(t *turn) {
 	if member {
 		delete(q.members, c)
 		q.serves.CompareAndSwap(c, nil)
-		if q.durable && q.sm.Inflight(&c.Consumer) > 0 {
+		if q.id != 0 && q.sm.Inflight(&c.Consumer) > 0 {
 			q.stray(c.ch)
 		}
 		q.sm.RemoveConsumer(&c.Consumer)

@@ -237,7 +237,8 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 			return QueueStatus{}, e
 		}
 	}
-	if e := c.claim(queueMemory+int64(d.Args.Memory()), d.Exclusive); e != nil {
+	size := queueMemory + int64(d.Args.Memory())
+	if e := c.claim(size, d.Exclusive); e != nil {
 		return QueueStatus{}, e
 	}
 	q = &Queue{
@@ -249,21 +250,25 @@ func (c *Conn) DeclareQueue(d *QueueDeclare) (QueueStatus, *Error) {
 		q.owner = c
 	}
 	b.topo.Lock()
-	if b.vhosts[v.name] != v {
+	other, full := v.queues[name], v.roomForQueue(name)
+	if gone := b.vhosts[v.name] != v; gone || other != nil || full != nil {
 		b.topo.Unlock()
-		return QueueStatus{}, refuse(NotAllowed, "vhost %s not found", v.name)
+		c.unclaim(size, d.Exclusive)
+		switch {
+		case gone:
+			return QueueStatus{}, refuse(NotAllowed, "vhost %s not found", v.name)
+		case other != nil:
+			return c.redeclare(other, d)
+		}
+		return QueueStatus{}, full
 	}
-	if other := v.queues[name]; other != nil {
-		b.topo.Unlock()
-		return c.redeclare(other, d)
-	}
-	if e := v.roomForQueue(name); e != nil {
-		b.topo.Unlock()
-		return QueueStatus{}, e
-	}
-	if q.durable {
+	switch {
+	case q.durable:
 		q.id = b.nextID
 		b.nextID++
+	case b.journal != nil:
+		q.id = fleetingIDs + b.fleeting
+		b.fleeting++
 	}
 	b.addQueue(v, q)
 	if q.durable {

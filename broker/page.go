@@ -29,6 +29,8 @@ func (q *Queue) page(t *turn) {
 	bounds := &q.b.opt.tuning
 	keep := bounds.queueKeep
 	switch {
+	case q.b.spills():
+		keep = 0
 	case held > bounds.queueResident:
 	case held > accountStep && q.b.resident.Load() > bounds.brokerResident:
 		keep = 0

@@ -200,7 +200,9 @@ func (ch *Channel) flush() {
 	if ch.conn.vhost.traced.Load() {
 		ch.tapIn(t, ch.pubs)
 	}
+	t.spill = ch.conn.b.spills() && ch.conn.owes()
 	ch.publish(t, ch.pubs)
+	t.spill = false
 	clear(ch.pubs)
 	ch.pubs = ch.pubs[:0]
 	if len(ch.matched.queues) > 0 {
@@ -445,7 +447,8 @@ func (q *Queue) put(t *turn, pubs []publish, at, n int) {
 		}
 		m.Retain(1)
 		durable := q.journaled() && m.Persistent
-		e, ok := q.sm.Publish(m, durable, t.now, &t.fx)
+		written := durable || t.spill && q.id != 0
+		e, ok := q.sm.Publish(m, written, t.now, &t.fx)
 		if !ok {
 			refused[i] = refusal{q, full}
 			m.Release()
@@ -460,14 +463,16 @@ func (q *Queue) put(t *turn, pubs []publish, at, n int) {
 		}
 		q.stats.Publish++
 		if traced {
-			q.enqueued(t, i, m, e.Seq, durable)
+			q.enqueued(t, i, m, e.Seq, written)
 		}
-		if !durable {
+		if !written {
 			transient = true
 			continue
 		}
-		q.persistent++
-		q.persistentBytes += int64(e.Size)
+		if durable {
+			q.persistent++
+			q.persistentBytes += int64(e.Size)
+		}
 		targets[i*n+counts[i]] = journal.Target{Queue: q.id, Seq: e.Seq, Expiry: e.Expiry}
 		counts[i]++
 		journaled = true

@@ -30,7 +30,7 @@ type Queue struct {
 	// What every message needs lies side by side, from here to the hot part of sm: see warm.
 	mu      sync.Mutex
 	b       *Broker     // immutable
-	id      uint64      // in the journal, 0 for a queue that is not durable; immutable
+	id      uint64      // in the journal: from fleetingIDs on it does not survive, 0 has none; immutable
 	durable bool        // survives a restart; an exclusive queue never does; immutable
 	replies bool        // stands behind a direct reply-to token: unlisted; immutable
 	deleted bool        // guarded by mu
@@ -106,6 +106,10 @@ func (q *Queue) settle(t *turn, e *queue.Entry) {
 	}
 }
 
+// fleetingIDs is the first id of queues that a restart ends: no queue that it brings back has one, so what is in the
+// journal for them is nobody's then.
+const fleetingIDs = 1 << 63
+
 // journaled: persistent messages of this queue go to the journal.
 func (q *Queue) journaled() bool { return q.durable && q.b.journal != nil }
 
@@ -138,8 +142,12 @@ func (q *Queue) dispatch(t *turn) {
 	if q.sm.Waiting(committed) {
 		q.await(committed)
 	}
-	if held := q.sm.Resident(); held > accountStep || held > q.b.opt.tuning.queueResident || q.resident != 0 {
+	spills := q.b.spills()
+	if held := q.sm.Resident(); held > accountStep || held > 0 && spills || held > q.b.opt.tuning.queueResident || q.resident != 0 {
 		q.page(t)
+	}
+	if spills && q.sm.Resident() > 0 {
+		q.await(committed) // the rest leaves when it is on disk, whatever is at the head
 	}
 }
 

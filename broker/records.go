@@ -30,6 +30,8 @@ import (
 //	+8     time of its publish, Unix ms; only with its flag, which all have but those of older versions
 //
 // All little-endian; then exchange, routing key, blind keys, properties, body.
+//
+// A message that is not persistent is written for want of memory (see Broker.spills). A start drops it.
 const (
 	headSize = 24 // without times
 	headMax  = headSize + 16

@@ -288,6 +288,10 @@ func (r *recovery) Publish(pos journal.Position, targets []journal.Target, paylo
 	w, due := weight(uint32(len(body))), dueOf(payload)
 	for _, t := range targets {
 		q := r.queues[t.Queue]
+		if q != nil && !a.Persistent {
+			q.maxSeq = max(q.maxSeq, t.Seq)
+			q = nil // it was written for want of memory (see Broker.spills)
+		}
 		if q == nil || !r.add(q, queue.Entry{
 			Seq: t.Seq, Pos: pos, Expiry: t.Expiry, Due: due, Size: uint32(len(body)), Priority: a.Priority, Redelivered: true, Journaled: true,
 		}, moved) {

@@ -89,13 +89,13 @@ func (c *Conn) claim(n int64, own bool) *Error {
 	}
 	left := b.room.left.Add(-n)
 	if !own && b.room.declared.Add(-n) < 0 {
-		c.unclaim(n, own)
+		b.room.giveBack(n, own)
 		return refuse(ResourceError, "low on memory: what is declared may take %d bytes in all", b.room.most.Load())
 	}
 	if left >= 0 {
 		return nil
 	}
-	c.unclaim(n, own)
+	b.room.giveBack(n, own)
 	if own && c.indulged+n <= ownFree {
 		c.indulged += n
 		return nil
@@ -103,11 +103,21 @@ func (c *Conn) claim(n int64, own bool) *Error {
 	return refuse(ResourceError, "low on memory: there is no room for another %d bytes", n)
 }
 
-// unclaim gives room back for what was not made.
+// unclaim gives room back for what was not made, first what was claimed without there being room. By the connection's
+// reader.
 func (c *Conn) unclaim(n int64, own bool) {
-	c.b.room.left.Add(n)
+	if own {
+		k := min(n, c.indulged)
+		c.indulged -= k
+		n -= k
+	}
+	c.b.room.giveBack(n, own)
+}
+
+func (r *room) giveBack(n int64, own bool) {
+	r.left.Add(n)
 	if !own {
-		c.b.room.declared.Add(n)
+		r.declared.Add(n)
 	}
 }
 

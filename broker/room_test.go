@@ -344,3 +344,31 @@ func TestDeletionsAreRecoveredWithTheirRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// What is refused for another reason once room was claimed for it takes none, however often it is tried: by those who wait
+// for their turn as an exclusive consumer, too.
+func TestWhatIsRefusedTakesNoRoom(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	c, other := connect(t, b), connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.consume(ConsumeArgs{Queue: "q", Exclusive: true})
+	if err := b.Users().SetLimit("guest", MaxChannels, 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, room := range []int64{10 * consumerMemory, 0} {
+		b.AllowKept(room, Unlimited)
+		for range 10 * ownFree / consumerMemory {
+			_, e := other.ch.Consume(&ConsumeArgs{Queue: "q", Exclusive: true})
+			c.refused(e, ExclusiveUse, "queue 'q' in vhost '/' in exclusive use")
+			if _, e := other.Open(2, other.sink); e == nil || e.Kind != NotAllowed {
+				t.Fatalf("opens a channel beyond the limit: %v", e)
+			}
+		}
+		if left := b.room.left.Load(); left != room || other.indulged != 0 {
+			t.Errorf("of %d bytes of room %d are left, %d beyond it", room, left, other.indulged)
+		}
+	}
+	b.AllowKept(Unlimited, Unlimited)
+	c.end()
+	other.end()
+}

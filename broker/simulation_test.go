@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/firemq/firemq/broker/message"
+	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/internal/vfs"
 )
@@ -43,13 +44,16 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", did)
-	if seeds >= 60 && (did.delayed == 0 || did.moved == 0 || did.paged == 0 || did.restored == 0 || did.torn == 0 || did.faults == 0) {
+	if seeds >= 60 && (did.delayed == 0 || did.moved == 0 || did.paged == 0 || did.restored == 0 || did.torn == 0 || did.faults == 0 || did.spilled == 0) {
 		t.Errorf("the simulation does not reach what it is for: %+v", did)
 	}
 }
 
 // simCounts says what the runs came to.
-type simCounts struct{ published, delayed, moved, paged, restored, torn, faults, transactions int }
+type simCounts struct {
+	published, delayed, transient, moved, paged, restored, torn, faults, transactions int
+	spilled                                                                           int // transient ones seen that the journal has
+}
 
 type simState uint8
 
@@ -92,9 +96,16 @@ type simulation struct {
 	// rejected are messages that went from b to dead: until one is taken, it is in one of them if
 	// it was sure.
 	rejected map[int]bool
+	// transient messages are gone with each restart, whether an alarm has written them to the journal or not; nil: there
+	// are none.
+	transient map[int]bool
+	alarm     bool // memory is short
 }
 
-var simNames = []string{"a", "b", "priority"} // b dead-letters to dead
+// b dead-letters to dead; fleeting does not survive.
+var simNames = []string{"a", "b", "priority", fleeting}
+
+const fleeting = "fleeting"
 
 // body is id and a filling that only this id has.
 func (s *simulation) body(id int) string {
@@ -119,7 +130,7 @@ func (s *simulation) run(t *testing.T) {
 	for _, n := range append(simNames, "dead") {
 		s.queues[n] = map[int]*simMessage{}
 	}
-	s.txDone, s.rejected = map[int]bool{}, map[int]bool{}
+	s.txDone, s.rejected, s.transient = map[int]bool{}, map[int]bool{}, map[int]bool{}
 	rounds := 2 + s.r.IntN(3)
 	for round := range rounds {
 		s.open()
@@ -193,10 +204,19 @@ func (s *simulation) open() {
 		s.declare(n)
 	}
 	s.p.declare(QueueDeclare{Name: "dead", Durable: true})
+	// Who has deliveries to settle publishes to the journal during an alarm.
+	s.k.declare(QueueDeclare{Name: "owed"})
+	s.k.publish("", "owed", "")
+	s.k.end()
+	if ok, e := s.p.ch.Get("owed", false, func(*Delivery, int) {}); !ok || e != nil {
+		s.t.Fatal(ok, e)
+	}
+	s.alarm = s.r.IntN(3) == 0
+	b.SetAlarm(s.alarm, false)
 }
 
 func (s *simulation) declare(name string) {
-	d := QueueDeclare{Name: name, Durable: true}
+	d := QueueDeclare{Name: name, Durable: name != fleeting}
 	if name == "priority" {
 		d.Args = table.Table{{Name: "x-max-priority", Value: table.Int32Value(3)}}
 	}
@@ -339,11 +359,16 @@ func (s *simulation) step() {
 		s.save()
 	case 3, 4:
 		s.b.upkeep.tick()
+		s.did.spilled += s.spilled(name)
 	case 5:
 		s.commit()
 	case 6:
-		if s.r.IntN(5) == 0 {
+		switch s.r.IntN(5) {
+		case 0:
 			s.breakDisk()
+		case 1, 2:
+			s.alarm = !s.alarm
+			s.b.SetAlarm(s.alarm, false)
 		}
 	case 7, 8, 9, 10, 11, 12, 13, 14:
 		s.take(name, s.r.IntN(3))
@@ -384,6 +409,26 @@ func (s *simulation) step() {
 	}
 }
 
+// spilled counts the transient messages of a queue that are in the journal.
+func (s *simulation) spilled(name string) (n int) {
+	q, e := s.p.queue(name)
+	s.p.ok(e)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for p := range q.sm.Pieces() {
+		entries := p.Entries
+		if p.Block != nil {
+			entries, _, _ = queue.DecodeBlock(nil, p.Block)
+		}
+		for i := range entries {
+			if entries[i].Journaled && (entries[i].Transient || name == fleeting) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 func (s *simulation) message(exchange, key string) *message.Message {
 	body := s.body(s.next)
 	delay := int64(0)
@@ -391,8 +436,13 @@ func (s *simulation) message(exchange, key string) *message.Message {
 		delay = int64(1 + s.r.IntN(simLongest))
 		s.did.delayed++
 	}
+	persistent := s.transient == nil || s.r.IntN(4) > 0
+	if !persistent {
+		s.transient[s.next] = true
+		s.did.transient++
+	}
 	m := message.New(message.Attributes{
-		Encoding: message.AMQP, Expiration: -1, Persistent: true, Priority: uint8(s.r.IntN(4)), Delay: delay,
+		Encoding: message.AMQP, Expiration: -1, Persistent: persistent, Priority: uint8(s.r.IntN(4)), Delay: delay,
 	}, []byte(exchange), []byte(key), nil, len(body))
 	copy(m.Body(), body)
 	return m
@@ -617,11 +667,13 @@ func (s *simulation) settleDown() {
 func (s *simulation) gone() {
 	s.did.moved += int(s.b.upkeep.copied.Load())
 	s.did.paged += int(s.b.upkeep.paged.Load())
-	for _, model := range s.queues {
+	for name, model := range s.queues {
+		maps.DeleteFunc(model, func(id int, _ *simMessage) bool { return s.transient[id] || name == fleeting })
 		for _, m := range model {
 			m.seq, m.held = 0, 0
 		}
 	}
+	maps.DeleteFunc(s.rejected, func(id int, _ bool) bool { return s.transient[id] })
 	s.txOpen = nil
 }
 

@@ -213,7 +213,7 @@ func spanID(n uint64) (id SpanID) {
 func (q *Queue) enqueueSpan(trace *TraceID, seq uint64, journaled bool) SpanID {
 	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a
 	h, salt := uint64(offset), q.b.spanSalt
-	if journaled {
+	if journaled && q.id < fleetingIDs {
 		salt = q.id
 	}
 	word := func(n uint64) {

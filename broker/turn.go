@@ -39,6 +39,9 @@ type turn struct {
 	waits    []*Queue
 	waitFrom journal.Position
 
+	// spill has publishes written to the journal that would be in memory alone, see Broker.spills.
+	spill bool
+
 	// Scratch of publish: journal targets and results, a row a message.
 	targets []journal.Target
 	counts  []int
@@ -115,8 +118,10 @@ func (t *turn) touch(p Peer) { t.dirty = append(t.dirty, p) }
 // settle notes that e is settled in q for good and gives its message back. q locked.
 func (t *turn) settle(q *Queue, e *queue.Entry) {
 	if e.Journaled {
-		q.persistent--
-		q.persistentBytes -= int64(e.Size)
+		if q.durable && !e.Transient {
+			q.persistent--
+			q.persistentBytes -= int64(e.Size)
+		}
 		pos := e.Position()
 		if n := len(t.settled); n > 0 {
 			s := &t.settled[n-1]

@@ -12,12 +12,13 @@ import (
 
 // upkeep does, on one goroutine and in small pieces, what nobody waits for: it settles and
 // releases the backlogs of purged and deleted queues, settles very many deliveries at a time, compacts
-// the journal, writes checkpoints and looks for deliveries that wait for too long.
+// the journal and writes checkpoints. It waits for the disk, so another goroutine looks for deliveries that wait for
+// too long.
 type upkeep struct {
-	b    *Broker
-	wake chan struct{} // holds one token: there is something to do
-	quit chan struct{}
-	over chan struct{}
+	b       *Broker
+	wake    chan struct{} // holds one token: there is something to do
+	quit    chan struct{}
+	running sync.WaitGroup
 
 	mu     sync.Mutex // a leaf
 	sweeps []sweep    // guarded by mu
@@ -27,6 +28,7 @@ type upkeep struct {
 	burying atomic.Bool // graves is not empty, or one of them is being served
 
 	working sync.Mutex   // one works at a time; the outermost of all locks
+	looking sync.Mutex   // one looks for late deliveries at a time; as outermost
 	copied  atomic.Int64 // records copied forward
 	paged   atomic.Int64 // messages left to the journal
 
@@ -62,16 +64,19 @@ const (
 )
 
 func newUpkeep(b *Broker) *upkeep {
-	return &upkeep{b: b, wake: make(chan struct{}, 1), quit: make(chan struct{}), over: make(chan struct{})}
+	return &upkeep{b: b, wake: make(chan struct{}, 1), quit: make(chan struct{})}
 }
 
-func (u *upkeep) start() { go u.run() }
+func (u *upkeep) start() {
+	u.running.Go(u.run)
+	u.running.Go(u.lookOut)
+}
 
-// stop ends the goroutine when no backlog is left and waits for it: what was purged does not come
+// stop ends the goroutines when no backlog is left and waits for them: what was purged does not come
 // back after a clean stop.
 func (u *upkeep) stop() {
 	close(u.quit)
-	<-u.over
+	u.running.Wait()
 }
 
 func (u *upkeep) signal() {
@@ -81,8 +86,28 @@ func (u *upkeep) signal() {
 	}
 }
 
+// lookOut looks for late deliveries until the broker stops.
+func (u *upkeep) lookOut() {
+	tick := time.NewTicker(upkeepTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-u.quit:
+			return
+		case <-tick.C:
+			u.look()
+		}
+	}
+}
+
+// look is what lookOut does. Tests call it, too.
+func (u *upkeep) look() {
+	u.looking.Lock()
+	defer u.looking.Unlock()
+	u.b.lookForLate(u.b.opt.Now())
+}
+
 func (u *upkeep) run() {
-	defer close(u.over)
 	tick := time.NewTicker(upkeepTick)
 	defer tick.Stop()
 	for {
@@ -111,7 +136,6 @@ func (u *upkeep) tick() {
 	defer u.working.Unlock()
 	u.moved = 0
 	u.all()
-	u.b.lookForLate(u.b.opt.Now())
 	if u.b.journal != nil {
 		u.stuck, _ = u.b.journal.Wasteful(1)
 	}

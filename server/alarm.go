@@ -30,9 +30,9 @@ type Resources struct {
 // until then nobody publishes more, however busy the machine is. An alarm begins at its limit, for memory a 32nd
 // before, and ends when a twentieth of the limit is free again, so that it does not come and go with every message.
 // While it holds, what clients had on their way when they were
-// told of it may still come, as far as a 64th beyond the limit, and as much again of those whose acks may end it (see
-// broker.AllowLate). A consumer that drains queues makes garbage, not free memory, and while publishers are paused
-// little else would have it collected: while the memory alarm holds, the watch does so itself.
+// told of it may still come, as far as a 64th beyond the limit, and all of those whose acks may end it, by way of the
+// disk (see broker.AllowLate). A consumer that drains queues makes garbage, not free memory, and while publishers are
+// paused little else would have it collected: while the memory alarm holds, the watch does so itself.
 type alarms struct {
 	log   *slog.Logger
 	probe probe                   // immutable, as are the next five
@@ -56,6 +56,7 @@ type alarms struct {
 	memoryFault, diskFault bool          // the last reading failed, which was logged
 	collected              time.Time     // when memory was last given back
 	collecting             time.Duration // how long that took
+	floor                  int64         // free bytes of the disk that late publishes leave during its alarm
 }
 
 // probe reads what the system says; a seam for tests.
@@ -71,13 +72,18 @@ type probe struct {
 const (
 	sampleEvery = time.Second
 	sampleLeast = 5 * time.Millisecond
-	fillRate    = 2 << 30 // bytes a second that publishers could bring at most
-	clearShare  = 20      // an alarm ends when 1/20 of its limit is free again
-	lateShare   = 64      // what is late is taken as far as 1/64 beyond the limit
-	earlyShare  = 32      // the memory alarm begins 1/32 below the limit, above where it ends
-	collectRest = 10      // a collection is not repeated before ten times its own time has passed
+	sampleSoon  = 100 * time.Millisecond // while those wait whose acks may end an alarm
+	fillRate    = 2 << 30                // bytes a second that publishers could bring at most
+	clearShare  = 20                     // an alarm ends when 1/20 of its limit is free again
+	lateShare   = 64                     // what is late is taken as far as 1/64 beyond the limit
+	owingShare  = 16                     // and what those have sent whose acks may end the alarm, as far as 1/16
+	owingTimes  = 2                      // of the limit is what each of them may publish between two acks
+	earlyShare  = 32                     // the memory alarm begins 1/32 below the limit, above where it ends
+	collectRest = 10                     // a collection is not repeated before ten times its own time has passed
 
-	leastRoom = 1 << 20 // bytes that may be published between two readings, however little is left
+	leastRoom  = 1 << 20   // bytes that may be published between two readings, however little is left
+	leastOwing = 256 << 10 // of those whose acks may end an alarm: with less, memory is soon read again
+	owingMost  = 1 << 30   // bytes that each of them may publish between two acks at most
 
 	programPages = 12 << 20 // resident bytes of the program itself, about
 )
@@ -223,6 +229,9 @@ func (a *alarms) sample() (next time.Duration) {
 	is, stall := *r, a.stall
 	a.mu.Unlock()
 
+	if is.DiskAlarm && !was.DiskAlarm {
+		a.floor = min(is.DiskFreeLimit, is.DiskFree) / 2
+	}
 	if is.MemoryAlarm != was.MemoryAlarm || is.DiskAlarm != was.DiskAlarm {
 		a.raise(is.MemoryAlarm, is.DiskAlarm)
 	}
@@ -232,7 +241,8 @@ func (a *alarms) sample() (next time.Duration) {
 		room = max(early(is.MemoryLimit)-is.Memory, leastRoom)
 	}
 	disk := known && stall == nil
-	a.allow(granted{room, is.lateRoom(disk), is.owingRoom(disk), keptRoom(is.MemoryLimit, is.Memory), declaredRoom(is.MemoryLimit)})
+	owing, each := is.owingRoom(disk, a.floor)
+	a.allow(granted{room, is.lateRoom(disk), owing, each, keptRoom(is.MemoryLimit, is.Memory), declaredRoom(is.MemoryLimit)})
 	if is.MemoryAlarm != was.MemoryAlarm {
 		a.logChange(is.MemoryAlarm, "memory", "resident", is.Memory, "limit", is.MemoryLimit)
 	}
@@ -245,6 +255,9 @@ func (a *alarms) sample() (next time.Duration) {
 	}
 
 	next = sampleEvery
+	if each > 0 && owing < leastOwing && is.MemoryLimit != nothing && (is.MemoryAlarm || is.DiskAlarm) {
+		next = sampleSoon
+	}
 	if is.MemoryLimit > 0 && !is.MemoryAlarm {
 		next = min(next, timeToFill(early(is.MemoryLimit)-is.Memory))
 	}
@@ -271,16 +284,34 @@ func (r *Resources) lateRoom(disk bool) int64 {
 	return max(room/2, 0)
 }
 
-// owingRoom is how many bytes more may be published during an alarm by those whose acks may end it.
-func (r *Resources) owingRoom(disk bool) int64 {
-	room := int64(broker.Unlimited)
-	if r.MemoryLimit > 0 {
-		room = r.MemoryLimit / lateShare
+// owingRoom is how many bytes more may be published during an alarm by those whose acks may end it, and by each of them
+// between two acks, see broker.AllowLate. In an alarm of memory their messages go to the disk, and what that takes of
+// memory is known with the next reading; in one of the disk memory takes them, and a part of the disk that is still
+// free, down to floor. With both there is only a share of the limits, as without a disk.
+func (r *Resources) owingRoom(disk bool, floor int64) (room, each int64) {
+	limit := r.MemoryLimit
+	if room, each = broker.Unlimited, owingMost; limit > 0 {
+		each = min(owingTimes*limit, owingMost)
+	}
+	switch {
+	case disk && r.MemoryAlarm && !r.DiskAlarm:
+		if limit > 0 {
+			room = limit + limit/owingShare - r.Memory
+		}
+		return max(room/2, 0), each
+	case disk && r.DiskAlarm && !r.MemoryAlarm:
+		if limit > 0 {
+			room = early(limit) - r.Memory
+		}
+		return max(min(room, r.DiskFree-floor)/2, 0), each
+	}
+	if limit > 0 {
+		room = limit / lateShare
 	}
 	if disk && r.DiskFreeLimit > 0 {
 		room = min(room, r.DiskFreeLimit/lateShare)
 	}
-	return room
+	return room, 0
 }
 
 // nothing is the limit by which an administrator has all publishers wait, and nobody else.
@@ -310,9 +341,9 @@ func declaredRoom(limit int64) int64 {
 }
 
 // granted is how many bytes may be published, be published although an alarm holds, the same by those with deliveries
-// to settle during one alarm, and kept of what is not messages, until the next reading, and how many queues, exchanges
-// and bindings may take in all.
-type granted struct{ published, late, owing, kept, declared int64 }
+// to settle, by each of those between two settlements, and kept of what is not messages, until the next reading, and how
+// many queues, exchanges and bindings may take in all.
+type granted struct{ published, late, owing, each, kept, declared int64 }
 
 // above reports whether n is too near to a limit, which an alarm that holds ends further below only.
 func above(n, limit int64, holds bool) bool {

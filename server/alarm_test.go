@@ -236,7 +236,8 @@ func TestWhenToLookAgain(t *testing.T) {
 		{"much room", 4 << 30, 1 << 30, time.Second, time.Second},
 		{"half a second", (10*mb + 1<<30) * 32 / 31, 0, 499 * time.Millisecond, 501 * time.Millisecond},
 		{"little room", 11 * mb, 0, sampleLeast, sampleLeast},
-		{"memory alarm", 9 * mb, 0, time.Second, time.Second},
+		{"memory alarm", 10 * mb, 0, time.Second, time.Second},
+		{"no room for those who acknowledge", 9 * mb, 0, sampleSoon, sampleSoon},
 		{"little disk", 0, 1<<40 - 1, 50 * time.Millisecond, 50 * time.Millisecond},
 		{"disk alarm", 0, 1<<40 + 1, time.Second, time.Second},
 	} {
@@ -299,4 +300,43 @@ func TestWatch(t *testing.T) {
 		w.stop()
 		w.stalled(nil) // the journal may still call
 	})
+}
+
+// What those may publish whose acks may end an alarm: with one alarm alone what is free of the other resource, anew with
+// each reading; with both, or without a disk, a share of the limits.
+func TestWhatThoseMayPublishWhoOweAcks(t *testing.T) {
+	const memory, disk = 64 * mb, 320 * mb
+	for _, c := range []struct {
+		name           string
+		limit          int64
+		resident, free int64
+		dir            string
+		room, each     int64
+	}{
+		{"memory", memory, 64 * mb, 1 << 40, "data", 2 * mb, 2 * memory},
+		{"memory, far beyond", memory, 68 * mb, 1 << 40, "data", 0, 2 * memory},
+		{"memory, no disk", memory, 64 * mb, 0, "", 1 * mb, 0},
+		{"disk", memory, 30 * mb, 300 * mb, "data", 16 * mb, 2 * memory},
+		{"disk, no limit of memory", 0, 30 * mb, 300 * mb, "data", 75 * mb, owingMost},
+		{"memory, a large limit", 1000 * memory, 1000 * memory, 1 << 40, "data", 2000 * mb, owingMost},
+		{"both", memory, 64 * mb, 300 * mb, "data", 1 * mb, 0},
+	} {
+		w := watch(&machine{resident: c.resident, free: c.free}, MemoryLimit{Bytes: c.limit}, disk, c.dir)
+		var got granted
+		w.allow = func(g granted) { got = g }
+		w.sample()
+		if got.owing != c.room || got.each != c.each {
+			t.Errorf("%s: %d bytes, %d of each, want %d and %d", c.name, got.owing, got.each, c.room, c.each)
+		}
+	}
+	// The disk is left half of its limit, or of what was free when the alarm began, whichever is less.
+	m := new(machine)
+	w := watch(m, MemoryLimit{}, disk, "data")
+	var got granted
+	w.allow = func(g granted) { got = g }
+	for m.free = 100 * mb; m.free >= 40*mb; m.free -= 10 * mb {
+		if w.sample(); got.owing != max(m.free-50*mb, 0)/2 {
+			t.Errorf("%d bytes free: %d may be published", m.free, got.owing)
+		}
+	}
 }

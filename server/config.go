@@ -175,7 +175,7 @@ var table = []Setting{
 	},
 	{
 		Flag: "shutdown-timeout", Section: "limits", Key: "shutdown_timeout", Default: "8s", Arg: "duration", kind: duration, Live: true,
-		Help:  "time clients have to say goodbye when the broker is told to stop",
+		Help:  "time clients, and the disk, have when the broker is told to stop",
 		apply: field(func(c *Config) *time.Duration { return &c.ShutdownTimeout }, durationWithin(0, time.Hour)),
 	},
 

@@ -95,6 +95,8 @@ type Options struct {
 	// OnReplay is told how far the recovery is, some times a second: the bytes of the journal that are
 	// read, of those that are to be, and the records in them.
 	OnReplay func(read, of, records int64)
+
+	fs vfs.FS // of the journal, a seam for tests; nil: the system's
 }
 
 // Tracing says where the spans of messages go. The zero value is nowhere.
@@ -209,7 +211,9 @@ func (s *Server) open() error {
 			return fmt.Errorf("%w; restore it from a backup, or move it away to start without topology and users", err)
 		}
 		o.Start = start
-		o.FS = vfs.OS{}
+		if o.FS = s.opt.fs; o.FS == nil {
+			o.FS = vfs.OS{}
+		}
 		o.JournalDir = filepath.Join(dir, "journal")
 	}
 	fresh := len(o.Start.VHosts) == 0
@@ -233,7 +237,7 @@ func (s *Server) open() error {
 	s.limitUnfinished()
 	alarms.start(b.SetAlarm, func(g granted) {
 		b.Allow(g.published)
-		b.AllowLate(g.late, g.owing)
+		b.AllowLate(g.late, g.owing, g.each)
 		b.AllowKept(g.kept, g.declared)
 	})
 	s.saver.start(b)
@@ -645,8 +649,10 @@ func (s *Server) fail(err error) {
 }
 
 // Shutdown stops accepting, sends the confirms that are due, tells every client, writes everything to disk
-// and stops. ctx bounds how long clients may take to say goodbye: those that are left then are cut off. The
-// error says what could not be written. Called again it waits for the first call and gives its result.
+// and stops. ctx bounds how long clients may take to say goodbye: those that are left then are cut off. The disk has as
+// long, and two seconds at least; when it does not answer the goroutines that wait for it are left behind, and the
+// program is expected to end. The error says what could not be written. Called again it waits for the first call and
+// gives its result.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop.Do(func() { s.stopped = s.shutdown(ctx) })
 	return s.stopped
@@ -665,11 +671,32 @@ func (s *Server) shutdown(ctx context.Context) error {
 		// Nothing is lost by it: what they were promised is written below.
 		s.log.Warn("clients that did not leave in time were cut off", "connections", left)
 	}
-	if s.http != nil {
-		s.http.Wait()
+	least := time.NewTimer(diskLeast)
+	defer least.Stop()
+	finished := make(chan error, 1)
+	go func() {
+		if s.http != nil {
+			s.http.Wait()
+		}
+		finished <- s.finish(ctx)
+	}()
+	select {
+	case err := <-finished:
+		return err
+	case <-ctx.Done():
 	}
-	return s.finish(ctx)
+	select {
+	case err := <-finished:
+		return err
+	case <-least.C:
+		return errDisk
+	}
 }
+
+// diskLeast is how long a shutdown waits for the disk, at least, when clients have taken all the time there was.
+const diskLeast = 2 * time.Second
+
+var errDisk = errors.New("the disk does not answer")
 
 // finish stops what is behind the sessions. ctx bounds how long the last spans are waited for.
 func (s *Server) finish(ctx context.Context) error {

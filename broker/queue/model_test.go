@@ -376,7 +376,7 @@ func testModel(t *testing.T) {
 				dead := m.ripen(now)
 				takers := m.takers()
 				transit := s.delay == 0 && len(takers) > 0 && (len(m.ready) == 0 || m.transit)
-				want := Entry{Msg: msg, Seq: m.nextSeq, Size: uint32(s.size), Journaled: s.journaled}
+				want := Entry{Msg: msg, Seq: m.nextSeq, Size: uint32(s.size), Journaled: s.journaled, Transient: s.journaled && !msg.Persistent}
 				if ttl := msg.Expiration; ttl >= 0 || m.cfg.MessageTTL != None {
 					if ttl < 0 || m.cfg.MessageTTL != None && m.cfg.MessageTTL < ttl {
 						ttl = m.cfg.MessageTTL
@@ -418,7 +418,7 @@ func testModel(t *testing.T) {
 				}
 				if refused {
 					if m.cfg.Overflow == RejectPublishDLX {
-						want.Seq, want.Journaled = 0, false
+						want.Seq, want.Journaled, want.Transient = 0, false, false
 						dead = append(dead, Dead{want, MaxLen})
 					}
 					want = Entry{}

@@ -20,7 +20,7 @@ import (
 //	  varint   bit 1: growth of Pos beyond what was guessed
 //	  uvarint  bit 2: Size; without it as before
 //	  varint   bit 3: Expiry's distance from the entry before; without it 0
-//	  uvarint  bit 4: Deliveries<<9 | Priority<<1 | Redelivered; without it as before
+//	  uvarint  bit 4: Transient<<25 | Deliveries<<9 | Priority<<1 | Redelivered; without it as before
 //
 // Records of one queue follow each other more often than not, so the guess is that Pos grows by
 // the size of the entry before and by what it grew beyond that last time.
@@ -52,10 +52,16 @@ type packer struct {
 
 func newPacker(seq, pos uint64) packer { return packer{seq: seq - 1, pos: pos} }
 
+// flagBits are those of the flags below Transient.
+const flagBits = 25
+
 func (e *Entry) flags() uint64 {
 	f := uint64(e.Deliveries)<<9 | uint64(e.Priority)<<1
 	if e.Redelivered {
 		f |= 1
+	}
+	if e.Transient {
+		f |= 1 << flagBits
 	}
 	return f
 }
@@ -199,13 +205,13 @@ func DecodeBlock(dst []Entry, src []byte) (entries []Entry, rest []byte, err err
 					flags = r.uvarint()
 				}
 			}
-			if r.bad || bits.Len64(size) > 32 || bits.Len64(flags) > 25 || i > 0 && seq <= p.seq {
+			if r.bad || bits.Len64(size) > 32 || bits.Len64(flags) > flagBits+1 || i > 0 && seq <= p.seq {
 				return dst, src, ErrBlock
 			}
 		}
 		dst = append(dst, Entry{
 			Seq: seq, Pos: pos, Expiry: expiry, Size: uint32(size), Deliveries: uint16(flags >> 9),
-			Priority: uint8(flags >> 1), Redelivered: flags&1 == 1, Journaled: true,
+			Priority: uint8(flags >> 1), Redelivered: flags&1 == 1, Journaled: true, Transient: flags>>flagBits == 1,
 		})
 		p.step(seq, pos, size, expiry, flags)
 	}

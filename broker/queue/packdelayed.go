@@ -22,7 +22,7 @@ import (
 //	  varint   bit 2: Size's distance from the entry before
 //	  varint   bit 3: Due's distance from the entry before
 //	  uvarint  bit 4: time to live, Expiry-Due+1, 0 for none; without it as before
-//	  uvarint  bit 5: Deliveries<<9 | Priority<<1 | Redelivered; without it as before
+//	  uvarint  bit 5: Transient<<25 | Deliveries<<9 | Priority<<1 | Redelivered; without it as before
 //	  uvarint  bit 6: Lag; without it the rank is the one behind the entry before, if that had a Lag,
 //	           else there is none
 //
@@ -189,12 +189,12 @@ func decodeDelayed(dst []Entry, src []byte, r *reader, n uint64) (entries []Entr
 		if tag&dLag != 0 {
 			lag = r.uvarint()
 		}
-		if r.bad || bits.Len64(size) > 32 || bits.Len64(flags) > 25 || bits.Len64(lag) > 32 {
+		if r.bad || bits.Len64(size) > 32 || bits.Len64(flags) > flagBits+1 || bits.Len64(lag) > 32 {
 			return dst, src, ErrBlock
 		}
 		e := Entry{
 			Seq: seq, Pos: pos, Due: due, Lag: uint32(lag), Size: uint32(size), Deliveries: uint16(flags >> 9),
-			Priority: uint8(flags >> 1), Redelivered: flags&1 == 1, Journaled: true,
+			Priority: uint8(flags >> 1), Redelivered: flags&1 == 1, Journaled: true, Transient: flags>>flagBits == 1,
 		}
 		if ttl != 0 {
 			e.Expiry = due + int64(ttl-1)

@@ -171,7 +171,8 @@ func TestPageOut(t *testing.T) {
 	t.Run("odd entries come out as they went in", func(t *testing.T) {
 		for _, odd := range []Entry{
 			{Pos: math.MaxUint64, Journaled: true}, {Size: math.MaxUint32, Journaled: true},
-			{Expiry: math.MinInt64, Journaled: true}, {Journaled: false},
+			{Expiry: math.MinInt64, Journaled: true}, {Journaled: true, Transient: true},
+			{Journaled: true, Transient: true, Deliveries: math.MaxUint16, Redelivered: true}, {Journaled: false},
 		} {
 			r := newRig(t, nil)
 			var want []Entry

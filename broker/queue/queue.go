@@ -100,6 +100,7 @@ type Entry struct {
 	Priority    uint8            // already capped to MaxPriority
 	Redelivered bool
 	Journaled   bool // it is in the journal for this queue: handed out only once committed
+	Transient   bool // Journaled, for want of memory: it is not there after a restart
 }
 
 // rank is a message's place among the ready ones of its priority, lowest first: its Seq, or where
@@ -291,7 +292,7 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 	}
 	transit := e.Due == 0 && q.arrives()
 	// Field by field: a literal would be made apart and copied.
-	e.Msg, e.Size, e.Journaled = m, uint32(size), journaled
+	e.Msg, e.Size, e.Journaled, e.Transient = m, uint32(size), journaled, journaled && !m.Persistent
 	e.Expiry = q.expiry(m, from)
 	if q.cfg.MaxPriority != None {
 		e.Priority = min(m.Priority, uint8(q.cfg.MaxPriority))
@@ -301,7 +302,7 @@ func (q *Queue) Publish(m *message.Message, journaled bool, now int64, out *Effe
 		if fits, transit = q.yield(int64(size), e.Due == 0, now, out); !fits {
 			if q.cfg.Overflow == RejectPublishDLX {
 				m.Retain(1)
-				e.Journaled = false
+				e.Journaled, e.Transient = false, false
 				out.Dead = append(out.Dead, Dead{Entry: e, Reason: MaxLen})
 			}
 			q.checkNow()

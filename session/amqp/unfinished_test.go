@@ -281,7 +281,7 @@ func TestLatePublishesAreTaken(t *testing.T) {
 	c.send(`1 queue.declare queue="q"`, `1 basic.consume queue="q" consumer-tag="t"`)
 	c.got()
 	b.SetAlarm(true, false)
-	b.AllowLate(1<<20, 0)
+	b.AllowLate(1<<20, 0, 0)
 	message := func() {
 		c.feed(amqp.AppendBody(amqp.AppendContentHeader((&amqp.BasicPublish{RoutingKey: []byte("q")}).AppendFrame(nil, 1), 1, 100_000, []byte{0, 0}), 1, make([]byte, 100_000), 131072))
 	}
@@ -293,7 +293,7 @@ func TestLatePublishesAreTaken(t *testing.T) {
 		t.Errorf("stopped at message %d", n)
 	}
 	c.got()
-	b.AllowLate(300_000, 0)
+	b.AllowLate(300_000, 0, 0)
 	c.runTasks()
 	if c.out.paused != 0 {
 		t.Error("it still waits")
@@ -305,7 +305,7 @@ func TestLatePublishesAreTaken(t *testing.T) {
 		t.Errorf("stopped at message %d", n)
 	}
 	// One connection has a bound of its own, for each alarm.
-	b.AllowLate(1<<30, 0)
+	b.AllowLate(1<<30, 0, 0)
 	c.runTasks()
 	for ; c.out.paused == 0 && n < 200; n++ {
 		message()
@@ -324,7 +324,7 @@ func TestLatePublishesAreTaken(t *testing.T) {
 	if c.out.paused != 0 {
 		t.Errorf("paused for %b in the next alarm", c.out.paused)
 	}
-	b.AllowLate(0, 0)
+	b.AllowLate(0, 0, 0)
 	message()
 	if c.out.paused == 0 {
 		t.Error("it is read although nothing is allowed")
@@ -343,17 +343,17 @@ func TestWhoOwesAcksGetsThroughToThem(t *testing.T) {
 	publish(1)
 	c.got()
 	b.SetAlarm(true, false)
-	b.AllowLate(0, 1<<20)
+	b.AllowLate(0, 1<<20, 0)
 	publish(1) // is told
 	publish(100_000)
 	if c.out.paused == 0 {
 		t.Fatal("it is read although it has nothing to settle")
 	}
-	b.AllowLate(100<<10, 1<<20)
+	b.AllowLate(100<<10, 1<<20, 0)
 	c.runTasks()
 	c.send(`1 basic.consume queue="q" consumer-tag="t"`)
 	c.got()
-	b.AllowLate(0, 1<<20)
+	b.AllowLate(0, 1<<20, 0)
 	n := 0
 	for ; c.out.paused == 0 && n < 100; n++ {
 		publish(100_000)
@@ -366,7 +366,7 @@ func TestWhoOwesAcksGetsThroughToThem(t *testing.T) {
 	c.runTasks()
 	c.got()
 	b.SetAlarm(true, false)
-	b.AllowLate(0, 150<<10)
+	b.AllowLate(0, 150<<10, 0)
 	c.runTasks()
 	publish(1)
 	for n = 0; c.out.paused == 0 && n < 100; n++ {
@@ -375,7 +375,7 @@ func TestWhoOwesAcksGetsThroughToThem(t *testing.T) {
 	if n != 3 {
 		t.Errorf("with less for all, stopped at message %d", n)
 	}
-	b.AllowLate(0, 150<<10) // the same alarm
+	b.AllowLate(0, 150<<10, 0) // the same alarm
 	c.runTasks()
 	if c.out.paused == 0 {
 		t.Error("a reading of memory gives it more")

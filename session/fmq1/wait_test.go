@@ -237,7 +237,7 @@ func TestHalfSentMessageWaits(t *testing.T) {
 	if n := feed(); n != 0 {
 		t.Fatalf("%d bytes more are read", n)
 	}
-	b.AllowLate(100_000, 0)
+	b.AllowLate(100_000, 0, 0)
 	l.o.run()
 	if n := feed(); n == 0 || len(frame) == 0 || l.o.paused == 0 {
 		t.Fatalf("%d bytes more are read of what is allowed, paused for %x", n, l.o.paused)

@@ -56,15 +56,25 @@ func rounds(n int) iter.Seq[int] {
 
 // limited is a broker with a memory limit of memoryLimit, in memory, and how much it had resident at most.
 func limited(t *testing.T, flags ...string) (*brokertest.Broker, func() int64) {
-	b := brokertest.Start(t, brokertest.Options{Flags: append([]string{"--memory-limit", fmt.Sprint(memoryLimit)}, flags...)})
+	return limitedTo(t, memoryLimit, flags...)
+}
+
+// limitedTo is limited with another limit.
+func limitedTo(t *testing.T, limit int, flags ...string) (*brokertest.Broker, func() int64) {
+	b := brokertest.Start(t, brokertest.Options{Flags: append([]string{"--memory-limit", fmt.Sprint(limit)}, flags...)})
 	return b, watchRSS(t, b.Pid())
 }
 
 // stayed checks that memory was bounded.
 func stayed(t *testing.T, peak func() int64) {
 	t.Helper()
-	t.Logf("at most %d MiB resident of %d", peak()>>20, memoryLimit>>20)
-	if most := int64(memoryLimit + memoryLimit/20); peak() > most {
+	stayedWithin(t, memoryLimit, peak)
+}
+
+func stayedWithin(t *testing.T, limit int64, peak func() int64) {
+	t.Helper()
+	t.Logf("at most %d MiB resident of %d", peak()>>20, limit>>20)
+	if most := limit + limit/20; peak() > most {
 		t.Errorf("%d bytes resident, want %d at most", peak(), most)
 	}
 }
