@@ -428,6 +428,14 @@ func (ch *Channel) Get(name string, noAck bool, send func(d *Delivery, remaining
 	}
 	noAck = noAck && !d.Unsent
 	if !noAck {
+		if entry.Journaled && c.b.spills() {
+			if pos := entry.Position(); pos < c.b.committed() {
+				entry.Pos = pos
+			}
+		}
+		if entry.Pos != 0 { // as in send
+			t.release(&entry)
+		}
 		ch.unacked.push(ch.nextTag, q, nil, &entry, t.now)
 		strays = q.durable || entry.Journaled
 	}

@@ -78,6 +78,8 @@ func (g *burial) pop() (d deadItem) {
 
 // burySome publishes limit dead letters of g, or those that reach buryBytes, or all.
 func (t *turn) burySome(g *burial, limit int) {
+	t.spill = t.b.spills()
+	defer func() { t.spill = false }()
 	for bytes := int64(0); limit > 0 && bytes < buryBytes && !g.done(); limit-- {
 		d := g.pop()
 		strategy := 0

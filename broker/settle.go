@@ -218,7 +218,9 @@ func (ch *Channel) unknownTag(o op) *Error {
 // finish carries out resolved settlements, one lock of a queue for each run of its deliveries, and of
 // each ring the oldest now, see settleAll.
 func (ch *Channel) finish(now int) {
-	ch.conn.lateOwed = 0
+	if len(ch.settling.list)+len(ch.settling.whole) > 0 {
+		ch.conn.lateOwed = 0
+	}
 	if list := ch.settling.list; len(list) > 0 {
 		t := ch.conn.begin()
 		ch.conn.carried(len(list), t.now)

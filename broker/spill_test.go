@@ -5,6 +5,8 @@ import (
 
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/pool"
 )
 
 // While memory is short, what a connection publishes that has deliveries to settle goes to the journal and leaves memory:
@@ -114,5 +116,110 @@ func TestLatePublishesGoByWayOfTheDisk(t *testing.T) {
 	}
 	if got, _ := c.drain("q"); len(got) != len(list) || len(got[0]) != 100_000 || len(got[n]) != 100_000 {
 		t.Errorf("%d messages came of %d", len(got), len(list))
+	}
+}
+
+// What an alarm has put on the disk does not come back into memory by what becomes of it there: messages that are got
+// or dead-lettered are on the disk alone, and so are those of a transaction.
+func TestWhatBecomesOfLatePublishesIsOnTheDisk(t *testing.T) {
+	const n, size = 64, 100_000
+	message := func() *Publish {
+		return &Publish{Msg: message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1}, nil, []byte("q"), nil, size)}
+	}
+	publish := func(c *client) {
+		for range n {
+			c.ok(c.ch.Publish(message()))
+			c.end()
+		}
+	}
+	get := func(c *client) (tag uint64) {
+		until(t, "they are on the disk", func() bool { return c.b.journal.Pending() == 0 })
+		for range n {
+			ok, e := c.ch.Get("q", false, func(d *Delivery, _ int) { tag = d.Tag })
+			if !ok || e != nil {
+				t.Fatal(ok, e)
+			}
+			c.end()
+		}
+		return tag
+	}
+	for name, do := range map[string]func(c *client){
+		"published": publish,
+		"got":       func(c *client) { publish(c); get(c) },
+		"consumed":  func(c *client) { publish(c); c.consume(ConsumeArgs{Queue: "q"}); c.end() },
+		"dead-lettered": func(c *client) {
+			publish(c)
+			tag := get(c)
+			c.ok(c.ch.Nack(tag, true, false))
+			c.end()
+		},
+		"dropped by a limit": func(c *client) {
+			publish(c)
+			publish(c)
+		},
+		"committed": func(c *client) {
+			c.ok(c.ch.TxSelect())
+			for range n {
+				c.ok(c.ch.Publish(message()))
+				c.end()
+			}
+			c.ok(c.ch.TxCommit())
+			c.end()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := onDisk(t)
+			c := connect(t, b)
+			c.declare(QueueDeclare{Name: "owed"})
+			c.declare(QueueDeclare{Name: "dead"})
+			c.declare(QueueDeclare{Name: "q", Args: table.Table{
+				{Name: "x-dead-letter-exchange", Value: table.StringValue("")}, {Name: "x-dead-letter-routing-key", Value: table.StringValue("dead")},
+				{Name: "x-max-length", Value: table.IntValue(n)},
+			}})
+			c.publish("", "owed", "")
+			c.end()
+			if ok, e := c.ch.Get("owed", false, func(*Delivery, int) {}); !ok || e != nil {
+				t.Fatal(ok, e)
+			}
+			before := pool.Lent(pool.Messages)
+			b.SetAlarm(true, false)
+			do(c)
+			until(t, "it has left memory", func() bool { return pool.Lent(pool.Messages)-before <= 2*size })
+		})
+	}
+}
+
+// Only a settlement lets a connection publish more during an alarm, and not the end of a transaction that has none.
+func TestCommitsWithoutAcksAllowNothing(t *testing.T) {
+	b := onDisk(t)
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.publish("", "q", "")
+	c.end()
+	if ok, e := c.ch.Get("q", false, func(*Delivery, int) {}); !ok || e != nil {
+		t.Fatal(ok, e)
+	}
+	c.ok(c.ch.TxSelect())
+	b.SetAlarm(true, false)
+	const each = 1 << 20
+	b.AllowLate(0, 100*each, each)
+	m := message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1}, nil, []byte("q"), nil, each)
+	c.ok(c.ch.Publish(&Publish{Msg: m}))
+	c.ok(c.ch.TxCommit())
+	c.end()
+	until(t, "the disk", b.diskIsFree)
+	c.ok(c.ch.TxCommit())
+	c.end()
+	if c.MayPublish() {
+		t.Error("an empty commit allows more")
+	}
+	c.ok(c.ch.Ack(1, false))
+	if ok, e := c.ch.Get("q", false, func(*Delivery, int) {}); !ok || e != nil {
+		t.Fatal(ok, e)
+	}
+	c.ok(c.ch.TxCommit())
+	c.end()
+	if !c.MayPublish() {
+		t.Error("one with an acknowledgement does not")
 	}
 }

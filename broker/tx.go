@@ -118,6 +118,7 @@ func (ch *Channel) TxCommit() *Error {
 	}
 	ch.conn.carried(len(tx.pubs), t.now)
 	partial := false
+	t.spill = b.spills() && ch.conn.owes()
 	for i := 0; i < len(tx.pubs); {
 		j := i + runOf(tx.pubs[i:])
 		if b.opt.Tracer != nil {
@@ -139,6 +140,7 @@ func (ch *Channel) TxCommit() *Error {
 		}
 		i = j
 	}
+	t.spill = false
 	tx.dropPublishes(ch)
 	ch.peer.Lock()
 	ch.settling, ch.inTx = ch.inTx, settlements{}
