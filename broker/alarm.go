@@ -71,6 +71,8 @@ const (
 	lateOwing = 512 << 10 // bytes that it may publish beyond what all may, if AllowLate does not say it
 	lateLeast = 64 << 10  // for less nobody is asked to look again
 	lateHigh  = 1 << 20   // bytes that may wait for the disk until those with deliveries to settle wait
+	lateStep  = 256 << 10 // bytes that they may publish at a time however much memory is in use, see spareOwing
+	lateSpare = 8         // this part of what each may publish, by all of them in an alarm
 )
 
 // AllowLate says how many bytes may be published from now on although an alarm holds. 0, as before the first
@@ -83,7 +85,7 @@ func (b *Broker) AllowLate(n, owing, each int64) {
 	switch now := b.alarms.Load(); {
 	case each > 0:
 		b.owingOf = 0
-		b.owing.Store(owing)
+		b.owing.Store(b.spareOwing(now, owing, each))
 	case b.owingOf != now:
 		b.owingOf = now
 		b.owing.Store(owing)
@@ -96,6 +98,25 @@ func (b *Broker) AllowLate(n, owing, each int64) {
 	for _, c := range b.allConns() {
 		c.peer.Answered()
 	}
+}
+
+// spareOwing is owing, or more of what is spare in this alarm. Memory that is in use beyond what the broker can give back,
+// as the runtime may keep some, must not stop those for good whose acks make room: what they publish is in memory for a
+// moment only. By AllowLate's caller.
+func (b *Broker) spareOwing(alarm uint64, owing, each int64) int64 {
+	s := &b.spare
+	if s.alarm != alarm {
+		s.alarm, s.left, s.lent = alarm, each/lateSpare, 0
+	}
+	if s.lent > 0 {
+		s.left -= s.lent - min(b.owing.Load(), s.lent)
+		s.lent = 0
+	}
+	if owing < lateStep && s.left > 0 && b.spills() {
+		owing = min(lateStep, s.left)
+		s.lent = owing
+	}
+	return owing
 }
 
 // MayPublish reports whether the connection may publish although an alarm holds: what comes now may have been

@@ -164,8 +164,14 @@ type Broker struct {
 	late      atomic.Int64  // see AllowLate, as the next three
 	owing     atomic.Int64
 	owingEach atomic.Int64
-	// owingOf is the alarm that owing is about; owned by AllowLate's caller.
+	// owingOf is the alarm that owing is about; owned by AllowLate's caller, like spare.
 	owingOf uint64
+	// spare is how many bytes are left of what may be published in an alarm whatever memory is in use, and how many of them owing
+	// was made of.
+	spare struct {
+		alarm      uint64
+		left, lent int64
+	}
 }
 
 // VHost is one namespace of exchanges and queues.

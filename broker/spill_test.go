@@ -95,12 +95,14 @@ func TestLatePublishesGoByWayOfTheDisk(t *testing.T) {
 		t.Error("a settlement does not")
 	}
 	// What all of them may bring is renewed with each reading.
-	b.AllowLate(0, 100_000, each)
-	publish(c)
+	b.AllowLate(0, 300_000, each)
+	for range 3 {
+		publish(c)
+	}
 	if c.MayPublish() {
 		t.Error("there is no bound for all")
 	}
-	b.AllowLate(0, 100_000, each)
+	b.AllowLate(0, 300_000, each)
 	if !c.MayPublish() {
 		t.Error("it has not been renewed")
 	}
@@ -221,5 +223,45 @@ func TestCommitsWithoutAcksAllowNothing(t *testing.T) {
 	c.end()
 	if !c.MayPublish() {
 		t.Error("one with an acknowledgement does not")
+	}
+}
+
+// Memory that is not the broker's own may be in use beyond any bound: those whose acks may end the alarm go on by way of
+// the disk, in small steps, as far as there is something spare in this alarm.
+func TestMemoryInUseElsewhereStopsNoAcks(t *testing.T) {
+	b := onDisk(t)
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.publish("", "q", "")
+	c.end()
+	if ok, e := c.ch.Get("q", false, func(*Delivery, int) {}); !ok || e != nil {
+		t.Fatal(ok, e)
+	}
+	const size, each = 64_000, 8 << 20
+	for range 2 {
+		b.SetAlarm(true, false)
+		n := 0
+		for range 3 * each / lateSpare / lateStep {
+			b.AllowLate(0, 0, each)
+			b.AllowLate(0, 0, each) // what was not used is not lost
+			for last := n + 2*lateStep/size; n < last && c.MayPublish(); n++ {
+				c.ok(c.ch.Publish(&Publish{Msg: message.New(message.Attributes{Encoding: message.AMQP, Expiration: -1}, nil, []byte("q"), nil, size)}))
+				c.end()
+				until(t, "the disk", b.diskIsFree)
+			}
+		}
+		if n < each/lateSpare/(size+2*messageCost)-2 || n > each/lateSpare/size+2 {
+			t.Errorf("%d messages of %d bytes", n, size)
+		}
+		b.AllowLate(0, 10*lateStep, each)
+		if !c.MayPublish() {
+			t.Error("there is room, and it may not publish")
+		}
+		b.SetAlarm(true, true)
+		b.AllowLate(0, 0, each)
+		if c.MayPublish() {
+			t.Error("the disk is short, too")
+		}
+		b.SetAlarm(false, false)
 	}
 }
