@@ -181,7 +181,11 @@ func (p *looper) settled(t *testing.T, b *brokertest.Broker, peak func() int64) 
 		return q.Messages == 0
 	})
 	t.Logf("%d messages, at most %d MiB resident of %d", p.sent, peak()>>20, aloneLimit>>20)
-	if most := int64(aloneLimit + aloneLimit/10); peak() > most {
+	most := int64(aloneLimit + aloneLimit/10)
+	if raceFactor > 1 {
+		most += aloneLimit / 10 // what the race detector notes of memory grows after the alarm began
+	}
+	if peak() > most {
 		t.Errorf("%d bytes resident, want %d at most", peak(), most)
 	}
 }
