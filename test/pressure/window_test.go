@@ -64,6 +64,13 @@ func passWindow(t *testing.T, dial dialLooper, persistent bool, size, body int) 
 	p.settled(t, b, peak)
 }
 
+// The same with messages that are tiny: what they take in memory is their places, among those that are delivered and not
+// acknowledged, and no disk takes that. The acks behind them are reached all the same.
+func TestAcksBehindTinyMessagesEndTheAlarm(t *testing.T) {
+	const body, messages = 16, 150_000
+	passWindow(t, loopFire, true, messages*body, body)
+}
+
 // While the disk alarm holds, and no other, the same window is taken, and all that is in it acknowledged.
 func TestAcksBehindAWindowInADiskAlarm(t *testing.T) {
 	const size = 48 << 20
