@@ -21,7 +21,7 @@ import (
 func TestSeveralWindowsAtOnce(t *testing.T) {
 	const clients, windows, window, body = 6, 4, raceFactor * 16 << 20, largeBody
 	dir := t.TempDir()
-	b := brokertest.Start(t, brokertest.Options{Data: dir, Flags: []string{"--memory-limit", fmt.Sprint(aloneLimit)}})
+	b := brokertest.Start(t, brokertest.Options{Data: dir, Flags: []string{"--memory-limit", fmt.Sprint(memoryLimit)}})
 	peak := watchRSS(t, b.Pid())
 	var all sync.WaitGroup
 	for n := range clients {
@@ -88,7 +88,7 @@ func TestSeveralWindowsAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	brokertest.Eventually(t, within, "no alarm is left", func() bool { return !lastOf(b.Output(), raised, over) })
-	stayedWithin(t, aloneLimit+aloneLimit/16, peak)
+	stayedWithin(t, memoryLimit+memoryLimit/16, peak)
 	const segments = 5 << 25 // two in use, two kept for later, and one that may be on its way out
 	brokertest.Eventually(t, within, "the journal is small again", func() bool { return diskUsed(t, dir) < segments })
 	if !strings.Contains(b.Output(), raised) {
