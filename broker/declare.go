@@ -431,6 +431,7 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 		members = append(members, c)
 	}
 	clear(q.members)
+	q.serves.Store(nil)
 	q.mu.Unlock()
 
 	if v := b.vhosts[q.vhost]; v != nil && v.queues[q.name] == q {

@@ -34,4 +34,15 @@ func TestWhoIsGoneServesNobody(t *testing.T) {
 	if s := q.serves.Load(); s != nil {
 		t.Errorf("after its end %v is served", s)
 	}
+	// Routes that publishers remember may keep a deleted queue for long, and would its consumers' connections.
+	c.consume(ConsumeArgs{Queue: "q", Tag: "d"})
+	c.publish("", "q", "m")
+	c.end()
+	if _, e := c.DeleteQueue("q", false, false); e != nil {
+		t.Fatal(e.Text)
+	}
+	c.end()
+	if s := q.serves.Load(); s != nil {
+		t.Errorf("after the end of its queue %v is served", s)
+	}
 }
