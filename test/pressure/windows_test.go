@@ -87,7 +87,9 @@ func TestSeveralWindowsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	brokertest.Eventually(t, within, "no alarm is left", func() bool { return !lastOf(b.Output(), raised, over) })
+	if raceFactor == 1 { // the race detector gives nothing back
+		brokertest.Eventually(t, within, "no alarm is left", func() bool { return !lastOf(b.Output(), raised, over) })
+	}
 	stayedWithin(t, memoryLimit+memoryLimit/16, peak)
 	const segments = 5 << 25 // two in use, two kept for later, and one that may be on its way out
 	brokertest.Eventually(t, within, "the journal is small again", func() bool { return diskUsed(t, dir) < segments })
