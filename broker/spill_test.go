@@ -5,6 +5,7 @@ import (
 
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/broker/queue"
+	"github.com/firemq/firemq/internal/vfs"
 )
 
 // While memory is short, what a connection publishes that has deliveries to settle goes to the journal and leaves memory:
@@ -114,5 +115,34 @@ func TestLatePublishesGoByWayOfTheDisk(t *testing.T) {
 	}
 	if got, _ := c.drain("q"); len(got) != len(list) || len(got[0]) != 100_000 || len(got[n]) != 100_000 {
 		t.Errorf("%d messages came of %d", len(got), len(list))
+	}
+}
+
+// Who comes during an alarm publishes nothing of what others may that were told of it late, but, once it has deliveries to
+// settle, what they may that have some: a consumer that was started again passes on what it took, and acknowledges it.
+func TestNewcomerWithDeliveriesMayPublish(t *testing.T) {
+	b, _ := diskBroker(t, vfs.NewMem(), Snapshot{})
+	defer b.Close()
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.publish("", "q", "")
+	c.end()
+	b.SetAlarm(true, false)
+	b.AllowLate(1<<20, 1<<20, 1<<20)
+	newcomer := connect(t, b)
+	if newcomer.MayPublish() || !c.MayPublish() {
+		t.Fatal("who came during the alarm may publish, or who was there may not")
+	}
+	if ok, e := newcomer.ch.Get("q", false, func(*Delivery, int) {}); !ok || e != nil {
+		t.Fatal(ok, e)
+	}
+	if !newcomer.MayPublish() {
+		t.Fatal("it may not although it has something to settle")
+	}
+	newcomer.publish("", "q", "passed on")
+	newcomer.ok(newcomer.ch.Ack(1, false))
+	newcomer.end()
+	if newcomer.MayPublish() || b.late.Load() != 1<<20 {
+		t.Errorf("it may when it has settled all; %d bytes are left of what is late", b.late.Load())
 	}
 }
