@@ -20,10 +20,6 @@ import (
 const (
 	largeBody = 64 << 10        // bytes of a message of a client that heeds alarms
 	beat      = 5 * time.Second // its heartbeat interval: alarms last longer
-
-	// aloneLimit is the memory limit of a client that nobody helps. What it has on its way when it is told has to fit into
-	// a 64th of that, and takes more in a race build.
-	aloneLimit = raceFactor * memoryLimit
 )
 
 // One connection fills the memory, nobody else is there, and only its own acks can end the alarm: those of a client
@@ -39,7 +35,7 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 		{"a window, holds deliveries", 64, true},
 	} {
 		t.Run("AMQP "+c.name, func(t *testing.T) {
-			b, peak := limitedTo(t, aloneLimit)
+			b, peak := limited(t)
 			s := newSolo(t, b)
 			if c.consume {
 				s.consume()
@@ -52,11 +48,11 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 				s.acknowledge(func() bool { return !s.blocked.Load() && len(s.deliveries) == 0 })
 			}
 			s.all()
-			stayedWithin(t, aloneLimit, peak)
+			stayed(t, peak)
 		})
 	}
 	t.Run("FireMQ", func(t *testing.T) {
-		b, peak := limitedTo(t, aloneLimit)
+		b, peak := limited(t)
 		ctx, cancel := context.WithTimeout(t.Context(), *soak+2*time.Minute)
 		defer cancel()
 		c, err := fire.Dial(ctx, b.FireURL)
@@ -113,7 +109,7 @@ func TestAcksOfOneConnectionEndTheAlarm(t *testing.T) {
 			t.Fatal(err)
 		}
 		brokertest.Eventually(t, time.Minute, "everything arrives", func() bool { return got.Load() == sent.Load() })
-		stayedWithin(t, aloneLimit, peak)
+		stayed(t, peak)
 	})
 }
 
@@ -165,10 +161,7 @@ func TestClientsThatIgnoreTheAlarm(t *testing.T) {
 		<-ended
 	}
 	// What one read of each had brought comes on top of what is late.
-	t.Logf("at most %d MiB resident of %d", peak()>>20, memoryLimit>>20)
-	if most := int64(memoryLimit + memoryLimit/10); peak() > most {
-		t.Errorf("%d bytes resident, want %d at most", peak(), most)
-	}
+	stayedWithin(t, memoryLimit+memoryLimit/10, peak)
 }
 
 // ignore publishes with confirms to the queue "solo" and looks at nothing else until ctx ends.

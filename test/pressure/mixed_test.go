@@ -90,11 +90,9 @@ func TestMixedPressure(t *testing.T) {
 		}
 	}
 	l.arrived(t)
-	t.Logf("%d messages came through, none for %s at most; %d alarms; at most %d MiB resident of %d; %s",
-		total(), longest.Round(time.Millisecond), strings.Count(b.Output(), raised), peak()>>20, memoryLimit>>20, x)
-	if most := int64(memoryLimit + memoryLimit/10); peak() > most {
-		t.Errorf("%d bytes resident, want %d at most", peak(), most)
-	}
+	t.Logf("%d messages came through, none for %s at most; %d alarms; %s",
+		total(), longest.Round(time.Millisecond), strings.Count(b.Output(), raised), x)
+	stayedWithin(t, memoryLimit+memoryLimit/10, peak)
 	for i := range x.turns {
 		if x.turns[i].Load() == 0 {
 			t.Errorf("there was no turn of %s", kinds[i].name)

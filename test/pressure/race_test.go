@@ -2,5 +2,5 @@
 
 package pressure
 
-// raceFactor is how many times as large limits of memory are that a race build could not keep.
+// raceFactor is how many times as large the memory limits are with the race detector, which takes memory itself.
 const raceFactor = 4
