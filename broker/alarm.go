@@ -120,18 +120,18 @@ func (b *Broker) spareOwing(alarm uint64, owing, each int64) int64 {
 }
 
 // MayPublish reports whether the connection may publish although an alarm holds: what comes now may have been
-// on its way when the client was told, unless the connection was made during the alarm. While too much waits for the
-// disk, or memory is to be read first, it may not. By the connection's reader.
+// on its way when the client was told, unless the connection was made during the alarm, or it has deliveries to
+// settle. While too much waits for the disk, or memory is to be read first, it may not. By the connection's reader.
 func (c *Conn) MayPublish() bool {
 	b := c.b
 	if b.alarm.Load() == 0 || b.allowance.Load() <= 0 || c.quiet {
 		return false
 	}
-	if b.journal != nil && b.journal.Pending() > journalHigh || c.born != 0 && c.born == b.alarms.Load() {
+	if b.journal != nil && b.journal.Pending() > journalHigh {
 		return false
 	}
 	c.during()
-	if b.late.Load() > 0 && c.lateSum < lateMost {
+	if b.late.Load() > 0 && c.lateSum < lateMost && !c.newcomer() {
 		return true
 	}
 	each := b.owingEach.Load()
@@ -140,6 +140,9 @@ func (c *Conn) MayPublish() bool {
 	}
 	return b.owing.Load() > 0 && c.lateOwed < each && c.owes() && !(b.spills() && b.done.awaitDisk(c))
 }
+
+// newcomer reports whether the connection was made during the alarm that holds. By the connection's reader.
+func (c *Conn) newcomer() bool { return c.born != 0 && c.born == c.b.alarms.Load() }
 
 // owes reports whether the connection has deliveries to settle. Once it has, it is not looked again before the turn's
 // end: each frame asks. By the connection's reader.
@@ -177,7 +180,7 @@ func (c *Conn) MayFinish(n int) bool {
 func (c *Conn) published(n int64) {
 	c.during()
 	b := c.b
-	if n > 0 && c.lateSum < lateMost {
+	if n > 0 && c.lateSum < lateMost && !c.newcomer() {
 		left := b.late.Add(-n)
 		if left+n > 0 {
 			c.lateSum += n

@@ -6,6 +6,7 @@ import (
 	"github.com/firemq/firemq/broker/message"
 	"github.com/firemq/firemq/broker/queue"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/internal/vfs"
 	"github.com/firemq/firemq/pool"
 )
 
@@ -263,5 +264,34 @@ func TestMemoryInUseElsewhereStopsNoAcks(t *testing.T) {
 			t.Error("the disk is short, too")
 		}
 		b.SetAlarm(false, false)
+	}
+}
+
+// Who comes during an alarm publishes nothing of what others may that were told of it late, but, once it has deliveries to
+// settle, what they may that have some: a consumer that was started again passes on what it took, and acknowledges it.
+func TestNewcomerWithDeliveriesMayPublish(t *testing.T) {
+	b, _ := diskBroker(t, vfs.NewMem(), Snapshot{})
+	defer b.Close()
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.publish("", "q", "")
+	c.end()
+	b.SetAlarm(true, false)
+	b.AllowLate(1<<20, 1<<20, 1<<20)
+	newcomer := connect(t, b)
+	if newcomer.MayPublish() || !c.MayPublish() {
+		t.Fatal("who came during the alarm may publish, or who was there may not")
+	}
+	if ok, e := newcomer.ch.Get("q", false, func(*Delivery, int) {}); !ok || e != nil {
+		t.Fatal(ok, e)
+	}
+	if !newcomer.MayPublish() {
+		t.Fatal("it may not although it has something to settle")
+	}
+	newcomer.publish("", "q", "passed on")
+	newcomer.ok(newcomer.ch.Ack(1, false))
+	newcomer.end()
+	if newcomer.MayPublish() || b.late.Load() != 1<<20 {
+		t.Errorf("it may when it has settled all; %d bytes are left of what is late", b.late.Load())
 	}
 }

@@ -238,7 +238,7 @@ func Import(b *broker.Broker, document []byte, vhost string) (warnings []string,
 	if len(m.faults) > 0 {
 		return nil, errors.New(strings.Join(m.faults, "; "))
 	}
-	if !m.found && len(doc) > 0 && doc["limits"] == nil {
+	if !m.found && (len(doc) > 0 || len(document) == 0) && doc["limits"] == nil {
 		m.warn("there are no definitions in the file")
 	}
 	err = m.apply()

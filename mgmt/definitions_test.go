@@ -180,7 +180,7 @@ func TestImportWarnings(t *testing.T) {
 		t.Errorf("the last one: %q", last)
 	}
 	// A file of something else has none; an empty document asks for nothing.
-	for document, want := range map[string][]string{`{"management_version": "3.10.8"}`: {"there are no definitions in the file"}, "{}": nil, `{"queues": []}`: nil} {
+	for document, want := range map[string][]string{`{"management_version": "3.10.8"}`: {"there are no definitions in the file"}, "": {"there are no definitions in the file"}, "{}": nil, `{"queues": []}`: nil} {
 		a := c.want(204, "POST", "/definitions", document)
 		if got := api.Warnings(a.header.Values(api.WarningHeader)); !slices.Equal(got, want) {
 			t.Errorf("%s: warnings %q, want %q", document, got, want)

@@ -157,7 +157,7 @@ Presets are loads with a name; flags given beside one replace what it says:
 	f.BoolVar(&o.AutoAck, "auto-ack", false, "consume without acks")
 	f.DurationVar(&o.Work, "work", 0, "time that a consumer takes for each message before it acknowledges it, as 2ms")
 	f.Float64Var(&o.ConsumeRate, "consume-rate", 0, "messages per second that all consumers take at most (default: all that come)")
-	f.Float64SliceVarP(&rates, "rate", "r", nil, "messages per `second` of all publishers; several, as 1000,5000,20000: a run at each (default: as many as the window lets through)")
+	f.Float64SliceVarP(&rates, "rate", "r", nil, "`messages` per second of all publishers; several, as 1000,5000,20000: a run at each (default: as many as the window lets through)")
 	f.Float64Var(&o.RampTo, "ramp-to", 0, "let --rate change steadily to this one over the measured time")
 	f.Var((*steps)(&o.Steps), "rate-steps", "rates in one run, each for its time, over and over, as 1000:10s,50000:500ms,0:5s")
 	f.BoolVar(&o.Jitter, "jitter", false, "publish at random moments: each message somewhere in its interval of the rate")

@@ -98,6 +98,9 @@ func explain(err error, queue string) error {
 	if e, ok := errors.AsType[*fire.ServerError](err); ok && e.Code == 404 {
 		return fmt.Errorf("%s: declare the queue first", e.Msg)
 	}
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted before everything was confirmed: what was sent may be published")
+	}
 	if errors.Is(err, fire.ErrUnroutable) && queue != "" {
 		return fmt.Errorf("there is no queue '%s': declare the queue first", queue)
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -234,6 +235,14 @@ func unreached(base *url.URL, err error) error {
 	return fmt.Errorf("%s cannot be reached: %w; %s", base.Redacted(), err, to)
 }
 
+// refusal is what the API says when it does not do what was asked.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
 // refused is an answer to a request of path that is no success.
 func refused(status int, body []byte, path string) error {
 	var e api.Error
@@ -251,8 +260,10 @@ func refused(status int, body []byte, path string) error {
 	case text == "vhost_not_found", text == "vhost_or_user_not_found", text == "queue_not_found", text == "exchange_not_found",
 		status == http.StatusNotFound && (e.Error == "Object Not Found" || e.Reason == nil):
 		text = absent(path, text)
+	case status == http.StatusTooManyRequests:
+		text += ": wait a second, then give the right --user and --pass"
 	}
-	return errors.New(text)
+	return &refusal{status, text}
 }
 
 // absent says what is not there, by the path of the request and the API's reason: "firemq ctl list" shows what is.
@@ -902,6 +913,9 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 			return err
 		}
 		if err := os.WriteFile(a[0], b.Bytes(), 0o600); err != nil { // it holds password hashes
+			if e, ok := errors.AsType[*fs.PathError](err); ok {
+				err = fmt.Errorf("%s cannot be written: %w", a[0], e.Err)
+			}
 			return err
 		}
 		return x.say("definitions written to %s", a[0])
@@ -916,14 +930,18 @@ func (x *ctl) brokerVerbs() []*cobra.Command {
 			name = a[0]
 			p, err = os.ReadFile(name)
 		}
-		if err != nil {
+		if e, ok := errors.AsType[*fs.PathError](err); ok {
+			return fmt.Errorf("%s cannot be read: %w", name, e.Err)
+		} else if err != nil {
 			return err
 		}
 		if _, err := api.Document(p); err != nil {
 			return fmt.Errorf("%s was not loaded: %w", name, err)
 		}
 		_, header, err := x.exchange("POST", definitions(), p)
-		if err != nil {
+		if no, ok := errors.AsType[*refusal](err); ok && no.status == http.StatusBadRequest {
+			return fmt.Errorf("%s was not loaded: %w", name, err)
+		} else if err != nil {
 			return err
 		}
 		return x.loaded(api.Warnings(header.Values(api.WarningHeader)))

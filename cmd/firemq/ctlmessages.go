@@ -224,6 +224,14 @@ func (x *ctl) browsed(list []api.Browsed) error {
 	return w.Flush()
 }
 
+// messagesWere begins a sentence about n messages.
+func messagesWere(n int) string {
+	if n == 1 {
+		return "1 message was"
+	}
+	return count(n, "message") + " were"
+}
+
 // transferVerbs copy, move, delete and replay messages.
 func (x *ctl) transferVerbs() []*cobra.Command {
 	var (
@@ -254,7 +262,7 @@ func (x *ctl) transferVerbs() []*cobra.Command {
 			answer, err := x.call("POST", api.Path("queues", x.vhost, queue, "messages", deed), body)
 			if err != nil {
 				if total.Done > 0 {
-					err = fmt.Errorf("%w; %d messages were %s before", err, total.Done, done)
+					err = fmt.Errorf("%w; %s %s before", err, messagesWere(total.Done), done)
 				}
 				return err
 			}
@@ -282,11 +290,11 @@ func (x *ctl) transferVerbs() []*cobra.Command {
 			}
 			return x.raw(out)
 		case total.Failed > 0:
-			return fmt.Errorf("%d messages were %s, %d were left: %s", total.Done, done, total.Failed, total.Reason)
+			return fmt.Errorf("%s %s, %d left: %s", messagesWere(total.Done), done, total.Failed, total.Reason)
 		case total.Done == 0:
 			return x.say("no message fits")
 		}
-		if err := x.say("%d messages %s", total.Done, done); err != nil || !total.More {
+		if err := x.say("%s %s", count(total.Done, "message"), done); err != nil || !total.More {
 			return err
 		}
 		return x.say("there may be more: --limit %d was reached", limit)

@@ -119,7 +119,12 @@ func newRoot(t terminal) *cobra.Command {
 		if e, ok := errors.AsType[*pflag.NotExistError](err); ok && e.GetSpecifiedShortnames() == "" {
 			var names []string
 			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-			return usagef("%s: did you mean --%s? see %s --help", err, misspelt.Nearest(e.GetSpecifiedName(), names), c.CommandPath())
+			if meant, ok := misspelt.Meant(e.GetSpecifiedName(), names); ok {
+				return usagef("%s: did you mean --%s? see %s --help", err, meant, c.CommandPath())
+			}
+		}
+		if text, _, ok := strings.Cut(err.Error(), "strconv."); ok {
+			return usagef("%sno number that fits: see %s --help", text, c.CommandPath())
 		}
 		return usagef("%s: see %s --help", err, c.CommandPath())
 	})

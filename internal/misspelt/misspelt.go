@@ -12,13 +12,8 @@ func Meant(name string, names []string) (meant string, ok bool) {
 	if len(names) == 0 {
 		return "", false
 	}
-	meant = Nearest(name, names)
+	meant = slices.MinFunc(names, func(a, b string) int { return Distance(name, a) - Distance(name, b) })
 	return meant, Distance(name, meant) <= min(most, len(name)/2)
-}
-
-// Nearest gives the one of names that is most like name, however unlike they are. There must be one.
-func Nearest(name string, names []string) string {
-	return slices.MinFunc(names, func(a, b string) int { return Distance(name, a) - Distance(name, b) })
 }
 
 // Distance is how many letters must be changed, added or removed to make b of a.
