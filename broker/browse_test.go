@@ -65,8 +65,10 @@ func TestBrowseFromJournal(t *testing.T) {
 			t.Fatalf("message %d is %d, %s", i+1, seqs[i], bodies[i])
 		}
 	}
-	if q.Counts() != counts {
-		t.Errorf("counts %+v, before %+v", q.Counts(), counts)
+	after := q.Counts()
+	counts.Memory, after.Memory = QueueMemory{}, QueueMemory{} // what waits is packed meanwhile
+	if after != counts {
+		t.Errorf("counts %+v, before %+v", after, counts)
 	}
 	if body, _ := c.get("q"); body != "body 1" {
 		t.Errorf("the first message is %q", body)
