@@ -78,7 +78,8 @@ const (
 // AllowLate says how many bytes may be published from now on although an alarm holds. 0, as before the first
 // call: none, but what one read has brought when the connection's first publish during it is seen. Connections that
 // have deliveries to settle may publish owing bytes more, all of them together: others may have used
-// up n, and the acks behind those publishes are what makes room. each is how many of them one of these connections may
+// up n, and the acks behind those publishes are what makes room. Where that is next to nothing they have what is spare,
+// see spareOwing. each is how many of them one of these connections may
 // publish between two of its settlements; 0: little, and owing is for the whole of the alarm, and else until the next
 // call. It is called with each reading, after SetAlarm, by one goroutine at a time; no lock held.
 func (b *Broker) AllowLate(n, owing, each int64) {
