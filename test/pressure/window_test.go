@@ -396,6 +396,7 @@ type flood struct {
 	queue     string
 	modes     []uint8 // of the messages, in turns
 	free      chan struct{}
+	ended     chan struct{} // closed with the connection
 	confirmed atomic.Int64
 }
 
@@ -406,7 +407,7 @@ func newFlood(t *testing.T, b *brokertest.Broker, queue string, modes ...uint8) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.CloseDeadline(time.Now()) }) // its goodbye may wait as well
-	f := &flood{queue: queue, modes: modes, free: make(chan struct{}, window)}
+	f := &flood{queue: queue, modes: modes, free: make(chan struct{}, window), ended: make(chan struct{})}
 	if f.ch, err = conn.Channel(); err != nil {
 		t.Fatal(err)
 	}
@@ -415,6 +416,7 @@ func newFlood(t *testing.T, b *brokertest.Broker, queue string, modes ...uint8) 
 	}
 	confirms := f.ch.NotifyPublish(make(chan amqp091.Confirmation, window))
 	go func() {
+		defer close(f.ended)
 		for range confirms {
 			f.confirmed.Add(1)
 			<-f.free
@@ -426,7 +428,11 @@ func newFlood(t *testing.T, b *brokertest.Broker, queue string, modes ...uint8) 
 // run publishes until the connection ends.
 func (f *flood) run() {
 	for i := 0; ; i++ {
-		f.free <- struct{}{}
+		select {
+		case f.free <- struct{}{}:
+		case <-f.ended:
+			return
+		}
 		p := amqp091.Publishing{DeliveryMode: f.modes[i%len(f.modes)], Body: make([]byte, bodySize)}
 		if f.ch.Publish("", f.queue, false, false, p) != nil {
 			return
