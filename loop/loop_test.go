@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/firemq/firemq/internal/leak"
 	"github.com/firemq/firemq/pool"
 	"github.com/firemq/firemq/session"
 )
@@ -75,7 +74,7 @@ func both(t *testing.T, test func(t *testing.T, opt Options)) {
 // no buffer behind. pool.Live counts in race builds.
 func start(t testing.TB, opt Options) *Server {
 	t.Helper()
-	before, live := goleak.IgnoreCurrent(), pool.Live()
+	none := leak.Check(t)
 	s, err := New(opt)
 	if err != nil {
 		t.Fatal(err)
@@ -90,10 +89,7 @@ func start(t testing.TB, opt Options) *Server {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		s.Shutdown(ctx)
-		goleak.VerifyNone(t, before)
-		if got := pool.Live(); got != live {
-			t.Errorf("%d buffers are lent after the test, %d were before", got, live)
-		}
+		none()
 	})
 	return s
 }

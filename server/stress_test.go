@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/firemq/firemq/pool"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/firemq/firemq/internal/leak"
 	fire "github.com/firemq/firemq/sdk/go"
 	"github.com/firemq/firemq/server"
-	amqp "github.com/rabbitmq/amqp091-go"
-	"go.uber.org/goleak"
 )
 
 var stress = flag.Duration("stress", time.Second, "how long TestNothingIsLost publishes")
@@ -381,8 +381,7 @@ func consumeFire(url string, l *ledger, rng *rand.Rand, quit <-chan struct{}) er
 // TestNothingIsLost has publishers and consumers of both protocols come and go on a few queues. Then
 // every confirmed message was settled once, or is still there; first deliveries came in order.
 func TestNothingIsLost(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	before := pool.Live()
+	defer leak.Check(t)()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	s := start(t, t.TempDir())
@@ -474,7 +473,4 @@ func TestNothingIsLost(t *testing.T) {
 		}
 	}
 	t.Logf("%d confirmed, %d seen", len(l.confirmed), len(l.fate))
-	if live := pool.Live(); live != before {
-		t.Errorf("%d buffers are still lent", live-before)
-	}
 }

@@ -15,11 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/firemq/firemq/frames/fmq1"
+	"github.com/firemq/firemq/internal/leak"
 	"github.com/firemq/firemq/internal/transport"
-	"github.com/firemq/firemq/pool"
 	fire "github.com/firemq/firemq/sdk/go"
 )
 
@@ -36,7 +34,7 @@ func within(t testing.TB) context.Context {
 // and no buffer behind.
 func run(t testing.TB, o Options) (_ *Server, stop func()) {
 	t.Helper()
-	before, lent := goleak.IgnoreCurrent(), pool.Live()
+	none := leak.Check(t)
 	o.Ephemeral = true
 	s, err := Start(t.Context(), o)
 	if err != nil {
@@ -48,10 +46,7 @@ func run(t testing.TB, o Options) (_ *Server, stop func()) {
 		if err := s.Shutdown(ctx); err != nil {
 			t.Error(err)
 		}
-		goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1")) // of the process, once
-		if n := pool.Live(); n != lent {
-			t.Errorf("%d buffers are still lent", n-lent)
-		}
+		none()
 	})
 	t.Cleanup(stop)
 	return s, stop

@@ -1,7 +1,8 @@
 // Package leak fails the tests of a package that leave something behind: goroutines, buffers of package pool (in race
 // builds), files in the folder for temporary ones and, on Linux, open files and mappings.
 //
-// Every package whose tests run what starts goroutines has a TestMain that calls Main; internal/tidy sees to it.
+// Every package whose tests run what starts goroutines has a TestMain that calls Main; internal/tidy sees to it. A test that
+// must leave none itself calls Check.
 package leak
 
 import (
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"go.uber.org/goleak"
@@ -19,7 +21,7 @@ import (
 )
 
 // patience is how long what ends in the background, such as the other side of a connection, may take.
-var patience = 10 * time.Second // less in the tests of this package
+var patience = 30 * time.Second // less in the tests of this package
 
 // insideEnv is set for processes that the tests start.
 const insideEnv = "FIREMQ_TEST_INSIDE"
@@ -64,18 +66,36 @@ func now(folder string) *state {
 	return &state{folder, goleak.IgnoreCurrent(), pool.Live(), open(folder)}
 }
 
+// Check notes which goroutines and lent buffers there are, and gives what fails the test if there are more: what ends in the
+// background has its time. Other tests must not run meanwhile.
+func Check(t testing.TB) (none func()) {
+	before := &state{goroutines: goleak.IgnoreCurrent(), lent: pool.Live()}
+	return func() {
+		t.Helper()
+		if left := await(before.running); left != "" {
+			t.Errorf("left behind:\n%s", left)
+		}
+	}
+}
+
 // left waits until there is no more than there was, and says what there still is after a while.
 func (s *state) left() string {
+	return await(func() string { return s.running() + s.files() })
+}
+
+// await waits until nothing is more, and says what still is after a while.
+func await(more func() string) string {
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		http.DefaultClient.CloseIdleConnections()
-		left := s.more()
+		left := more()
 		if left == "" || time.Now().After(deadline) {
 			return left
 		}
 	}
 }
 
-func (s *state) more() string {
+// running says which goroutines and buffers are more than there were.
+func (s *state) running() string {
 	var left strings.Builder
 	// fasthttp has one clock for the process, and goroutines that compress.
 	if err := goleak.Find(s.goroutines,
@@ -87,6 +107,12 @@ func (s *state) more() string {
 	if n := pool.Live() - s.lent; n != 0 {
 		fmt.Fprintf(&left, "%d buffers that are lent\n", n)
 	}
+	return left.String()
+}
+
+// files says which files are open, mapped, or in the folder beside those that were.
+func (s *state) files() string {
+	var left strings.Builder
 	var names []string
 	for name, n := range open(s.folder) {
 		if n > s.open[name] {

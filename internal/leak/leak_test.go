@@ -2,6 +2,7 @@ package leak
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,4 +89,36 @@ func TestMainIsSilent(t *testing.T) {
 			t.Errorf("%s: status %d, want %d: %s", c.what, status, c.status, said)
 		}
 	}
+}
+
+// recorder is a test that notes how it failed.
+type recorder struct {
+	testing.TB
+	said string
+}
+
+func (r *recorder) Helper() {}
+
+func (r *recorder) Errorf(format string, args ...any) { r.said += fmt.Sprintf(format, args...) }
+
+// Check fails a test that leaves a goroutine, and none whose goroutine ends a little later.
+func TestCheck(t *testing.T) {
+	var r recorder
+	none := Check(&r)
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() { defer close(ended); <-end }()
+	func() {
+		defer func(was time.Duration) { patience = was }(patience)
+		patience = time.Millisecond
+		none()
+	}()
+	if !strings.Contains(r.said, "TestCheck") {
+		t.Errorf("of a goroutine that stays it is said: %q", r.said)
+	}
+	r.said = ""
+	time.AfterFunc(2*time.Second, func() { close(end) }) // longer than goleak looks
+	if none(); r.said != "" {
+		t.Errorf("of a goroutine that ends: %s", r.said)
+	}
+	<-ended
 }

@@ -140,6 +140,5 @@ var homes = map[string][]string{
 var testModules = []string{
 	"github.com/rabbitmq/amqp091-go",
 	"github.com/tinylib/msgp",
-	"go.uber.org/goleak",
 	"pgregory.net/rapid",
 }

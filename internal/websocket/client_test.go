@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/firemq/firemq/internal/leak"
 )
 
 const patience = 20 * time.Second
@@ -25,7 +25,7 @@ var endpoint = &url.URL{Scheme: "http", Host: "broker:15672", Path: "/fire"}
 // server is the other side, which answers the request with what status and header give.
 func server(t *testing.T, answer func(req *http.Request) string) (client net.Conn, peer net.Conn) {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
+	none := leak.Check(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func server(t *testing.T, answer func(req *http.Request) string) (client net.Con
 		client.Close()
 		peer.Close()
 		<-answered
-		goleak.VerifyNone(t, before)
+		none()
 	})
 	return client, peer
 }
