@@ -353,11 +353,11 @@ func TestNewcomersWaitForTheEndOfAnAlarm(t *testing.T) {
 		}
 		go c.Close() // which is not answered
 
-		ctx, cancel := context.WithTimeout(t.Context(), waits)
-		f, err := fire.Dial(ctx, b.FireURL)
+		f, err := fire.Dial(t.Context(), b.FireURL)
 		if err != nil {
 			t.Fatal(err)
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), waits)
 		p := f.NewPublisher(fire.PublisherOptions{})
 		if err := p.Publish(ctx, fire.Message{Key: "q", Body: []byte("FireMQ")}); err == nil && p.Flush(ctx) == nil {
 			t.Error("confirmed over the FireMQ protocol")

@@ -54,22 +54,22 @@ func TestDiskAlarm(t *testing.T) {
 		}
 		return c
 	}
-	confirmed := func(c *amqp091.DeferredConfirmation, within time.Duration) bool {
+	confirmed := func(c *amqp091.DeferredConfirmation, limit time.Duration) bool {
 		select {
 		case <-c.Done():
 			return c.Acked()
-		case <-time.After(within):
+		case <-time.After(limit):
 			return false
 		}
 	}
-	if !confirmed(publish(), 10*time.Second) {
+	if !confirmed(publish(), within) {
 		t.Fatal("no confirm without an alarm")
 	}
 	<-deliveries
 	for range rounds(3) {
 		limit("1000TB")
 		syscall.Kill(b.Pid(), syscall.SIGHUP)
-		brokertest.Eventually(t, 10*time.Second, "the alarm", func() bool { return lastOf(b.Output(), "disk alarm: publishers are paused", "disk alarm is over") })
+		brokertest.Eventually(t, within, "the alarm", func() bool { return lastOf(b.Output(), "disk alarm: publishers are paused", "disk alarm is over") })
 		// The publish that meets the alarm is the last that is taken, if it is.
 		publish()
 		if e := <-blocked; !e.Active || e.Reason != "low on disk" {
@@ -84,7 +84,7 @@ func TestDiskAlarm(t *testing.T) {
 		if e := <-blocked; e.Active {
 			t.Fatalf("unblocked: %+v", e)
 		}
-		if !confirmed(waiting, 10*time.Second) {
+		if !confirmed(waiting, within) {
 			t.Fatal("no confirm after the alarm")
 		}
 		<-deliveries
