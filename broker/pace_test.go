@@ -19,7 +19,9 @@ func (c *client) declares(n int, took time.Duration) (rests bool) {
 	return c.Rests()
 }
 
+// paceTest has two processors: how long a connection rests, and so who asks beside it, depends on their number.
 func paceTest(t *testing.T, f func(t *testing.T, b *Broker)) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	synctest.Test(t, func(t *testing.T) { f(t, memoryBroker(t, Options{})) })
 }
 
