@@ -294,19 +294,6 @@ func (w *amqpWire) appendCancel(dst []byte, handle uint32) []byte {
 	return (&amqp.BasicCancel{ConsumerTag: consumerTag(handle)}).AppendFrame(dst, channelID)
 }
 
-func (w *amqpWire) read(h handler) error {
-	if err := w.fill(); err != nil {
-		return err
-	}
-	h.arrived()
-	err := w.frames(h)
-	if settleErr := h.settle(); err == nil {
-		err = settleErr
-	}
-	return err
-}
-
-// frames hands every complete frame to h.
 func (w *amqpWire) frames(h handler) error {
 	for {
 		f, n, err := amqp.Next(w.buf[w.r:w.w], w.frameMax)

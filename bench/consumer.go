@@ -56,7 +56,7 @@ func (c *consumer) subscribe() error {
 // consume takes deliveries until every subscription is cancelled.
 func (c *consumer) consume() error {
 	for c.open > 0 {
-		if err := c.w.read(c); err != nil {
+		if err := read(c.w, c); err != nil {
 			return err
 		}
 	}

@@ -139,7 +139,7 @@ func BenchmarkConsume(b *testing.B) {
 				if n++; n%supplied != 0 {
 					continue
 				}
-				if err := c.w.read(c); err != nil {
+				if err := read(c.w, c); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -169,7 +169,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for _, protocol := range []string{"amqp", "fire", "jetstream"} {
 		c, p := offlineConsumer(protocol), offlinePublisher(protocol)
 		if n := testing.AllocsPerRun(100, func() {
-			if err := c.w.read(c); err != nil {
+			if err := read(c.w, c); err != nil {
 				t.Fatal(err)
 			}
 		}); n != 0 {

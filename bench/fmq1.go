@@ -290,19 +290,6 @@ const (
 	cancelRID    = 2 << 32
 )
 
-func (w *fmq1Wire) read(h handler) error {
-	if err := w.fill(); err != nil {
-		return err
-	}
-	h.arrived()
-	err := w.frames(h)
-	if settleErr := h.settle(); err == nil {
-		err = settleErr
-	}
-	return err
-}
-
-// frames hands every complete frame to h.
 func (w *fmq1Wire) frames(h handler) error {
 	for {
 		f, n, _, err := fmq1.Next(w.buf[w.r:w.w], w.maxFrame)

@@ -467,20 +467,7 @@ func (w *natsWire) appendCancel(dst []byte, handle uint32) []byte {
 	return fmt.Appendf(dst, "UNSUB %d\r\nPING\r\n", handle+1)
 }
 
-func (w *natsWire) read(h handler) error {
-	if err := w.fill(); err != nil {
-		return err
-	}
-	h.arrived()
-	err := w.messages(h)
-	if settleErr := h.settle(); err == nil {
-		err = settleErr
-	}
-	return err
-}
-
-// messages hands everything that is complete to h.
-func (w *natsWire) messages(h handler) error {
+func (w *natsWire) frames(h handler) error {
 	for {
 		m, n, err := nextNATS(w.buf[w.r:w.w], w.maxLine)
 		if err != nil || n == 0 {

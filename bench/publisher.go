@@ -227,7 +227,7 @@ func (p *publisher) lastConfirms(seq uint64) error {
 // read takes confirms until the connection ends or is interrupted.
 func (p *publisher) read() error {
 	for {
-		if err := p.w.read(p); err != nil {
+		if err := read(p.w, p); err != nil {
 			return err
 		}
 	}

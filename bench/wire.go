@@ -42,12 +42,26 @@ type wire interface {
 	appendSettled(dst []byte, handle uint32, lastTag uint64, n int) []byte
 	appendCancel(dst []byte, handle uint32) []byte
 
-	// read waits for bytes and tells h everything that is complete. It fails when the broker closes the
-	// channel or the connection, with what the broker says.
-	read(h handler) error
+	// fill waits for bytes, and frames tells h everything that is complete of them: see read.
+	fill() error
+	frames(h handler) error
 	write(b []byte) error
 	interrupt() // makes read and write fail from now on
 	product() string
+}
+
+// read waits for bytes and tells h everything that is complete. It fails when the broker closes the channel or the
+// connection, with what the broker says.
+func read(w wire, h handler) error {
+	if err := w.fill(); err != nil {
+		return err
+	}
+	h.arrived()
+	err := w.frames(h)
+	if settleErr := h.settle(); err == nil {
+		err = settleErr
+	}
+	return err
 }
 
 // handler is told what arrived. Its slices are valid during the call.
