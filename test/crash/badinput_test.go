@@ -164,14 +164,7 @@ func attack(addr string, stream []byte) error {
 // often it was served.
 func serveMeanwhile(t *testing.T, url string) (stop func() int) {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := dial(t, url)
 	queue, err := ch.QueueDeclare("", false, false, true, false, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/firemq/firemq/sdk/go"
 	"github.com/firemq/firemq/test/internal/brokertest"
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // changes are what a client makes and takes away again, one after another, each when the one before was
@@ -64,14 +63,7 @@ func newChangers() *changers {
 
 func (c *changers) start(t *testing.T, b *brokertest.Broker, wg *sync.WaitGroup) {
 	t.Helper()
-	conn, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, ch := dial(t, b.AMQPURL)
 	wg.Go(func() {
 		c.amqp.run("amqp", func(name string, there bool) error {
 			if !there {

@@ -18,14 +18,7 @@ func TestKillDelayed(t *testing.T) {
 	rng := random(t)
 	data := t.TempDir()
 	b := brokertest.Start(t, brokertest.Options{Data: data})
-	conn, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, ch := dial(t, b.AMQPURL)
 	if _, err := ch.QueueDeclare("later", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -24,14 +24,7 @@ type flood struct {
 
 func startFlood(t *testing.T, url, queue string) *flood {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := dial(t, url)
 	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -98,15 +91,8 @@ func (f *flood) halted(t *testing.T) uint64 {
 // checkFlood takes all messages: those that were confirmed, each once, in order.
 func checkFlood(t *testing.T, url, queue string, confirmed uint64) {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := dial(t, url)
 	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for n := uint64(1); ; n++ {
 		d, ok, err := ch.Get(queue, true)
 		if err != nil {

@@ -63,14 +63,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 	}
 	brokertest.Eventually(t, time.Minute, "the journal to stall", func() bool { return strings.Contains(b.Output(), "journal stalled") })
 	// Its answer waits for the disk, and so does what saves it.
-	other, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	och, err := other.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, och := dial(t, b.AMQPURL)
 	if _, err := och.QueueDeclare("lost", true, false, false, true, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -88,14 +81,8 @@ func TestStopOnAFullDisk(t *testing.T) {
 	}
 	b = brokertest.Start(t, o)
 	defer b.Stop(t)
-	conn, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := dial(t, b.AMQPURL)
 	defer conn.Close()
-	if ch, err = conn.Channel(); err != nil {
-		t.Fatal(err)
-	}
 	if d, ok, err := ch.Get("kept", true); err != nil || !ok || string(d.Body) != "kept" {
 		t.Fatalf("got %.10q, %t, %v", d.Body, ok, err)
 	}
@@ -149,14 +136,7 @@ func fullDisk(t *testing.T, size string, least uint64, flags ...string) {
 		}
 		published <- nil
 	}
-	consumer, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cch, err := consumer.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	consumer, cch := dial(t, b.AMQPURL)
 	if err := cch.Qos(50, 0, false); err != nil {
 		t.Fatal(err)
 	}
@@ -221,14 +201,7 @@ func full(t *testing.T, confirmed *atomic.Uint64, n uint64) uint64 {
 // confirming declares a durable queue over a connection of its own, whose publishes are confirmed.
 func confirming(t *testing.T, b *brokertest.Broker, queue string) (*amqp.Connection, *amqp.Channel) {
 	t.Helper()
-	conn, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := dial(t, b.AMQPURL)
 	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}

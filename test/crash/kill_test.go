@@ -165,15 +165,8 @@ func TestKill(t *testing.T) {
 
 func declare(t *testing.T, url string) {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := dial(t, url)
 	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := ch.ExchangeDeclare(exchange, "topic", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -199,14 +192,7 @@ type publisher struct {
 // consume consumes on a connection of its own, which ends with the broker.
 func consume(t *testing.T, url, queue string) <-chan amqp.Delivery {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, ch := dial(t, url)
 	msgs, err := ch.Consume(queue, "", false, false, false, false, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -236,9 +222,13 @@ func startPublisher(t *testing.T, b *brokertest.Broker, p int) func(h *history, 
 			return publishFire(client, publishers[p].key, h, rng, started)
 		}
 	}
-	pub, err := connect(b.AMQPURL, p)
-	if err != nil {
+	_, ch := dial(t, b.AMQPURL)
+	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
+	}
+	pub := &publisher{
+		ch: ch, confirms: ch.NotifyPublish(make(chan amqp.Confirmation, 2*inFlight)),
+		exchange: publishers[p].exchange, key: publishers[p].key,
 	}
 	return pub.run
 }
@@ -304,24 +294,6 @@ func ackSomeFire(s *fire.Subscription) {
 	}
 }
 
-func connect(url string, p int) (*publisher, error) {
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		return nil, err
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		return nil, err
-	}
-	if err := ch.Confirm(false); err != nil {
-		return nil, err
-	}
-	return &publisher{
-		ch: ch, confirms: ch.NotifyPublish(make(chan amqp.Confirmation, 2*inFlight)),
-		exchange: publishers[p].exchange, key: publishers[p].key,
-	}, nil
-}
-
 // run publishes until the connection is lost, and notes what was confirmed before that.
 func (p *publisher) run(h *history, rng *rand.Rand, started chan<- struct{}) error {
 	first := h.sent // the delivery tag counts from here
@@ -375,15 +347,8 @@ var recoveredLine = regexp.MustCompile(`(?m)^ +Data +\S.* \((\d+) queues?, (\d+)
 // with what was confirmed. It gives the queues' messages.
 func checkRecovered(t *testing.T, b *brokertest.Broker, histories []*history) []int {
 	t.Helper()
-	conn, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := dial(t, b.AMQPURL)
 	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := ch.ExchangeDeclarePassive(exchange, "topic", true, false, false, false, nil); err != nil {
 		t.Fatalf("the exchange is gone: %v", err)
 	}
@@ -415,15 +380,8 @@ func checkRecovered(t *testing.T, b *brokertest.Broker, histories []*history) []
 // that is due.
 func checkQueue(t *testing.T, b *brokertest.Broker, queue string, n int, h *history, consumed bool) {
 	t.Helper()
-	conn, err := amqp.Dial(b.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, ch := dial(t, b.AMQPURL)
 	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
 	msgs, err := ch.Consume(queue, "", true, false, false, false, nil)
 	if err != nil {
 		t.Fatal(err)
