@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -325,4 +327,70 @@ func (x *ctl) transferVerbs() []*cobra.Command {
 	}))
 	replay.Flags().BoolVar(&through, "through-exchange", false, "publish them to their exchange again instead of putting them into the queue they died in")
 	return []*cobra.Command{move, dup, remove, replay}
+}
+
+func (x *ctl) messageVerbs() []*cobra.Command {
+	var (
+		count     int
+		take      bool
+		transient bool
+		headers   []string
+	)
+	get := x.verb("get QUEUE", "Show the first messages of a queue and leave them there", func(a []string) error {
+		mode := "ack_requeue_true"
+		if take {
+			mode = "ack_requeue_false"
+		}
+		p, err := x.call("POST", api.Path("queues", x.vhost, a[0], "get"), map[string]any{"count": count, "ackmode": mode, "encoding": "auto"})
+		if err != nil {
+			return err
+		}
+		return x.show(p, []column{{"EXCHANGE", "exchange"}, {"KEY", "routing_key"}, {"REDELIVERED", "redelivered"}, {"BYTES", "payload_bytes"},
+			{"PROPERTIES", "properties"}, {"PAYLOAD", "payload"}})
+	})
+	get.Flags().IntVar(&count, "count", 1, "how many")
+	get.Flags().BoolVar(&take, "take", false, "remove them from the queue")
+	publish := x.verb("publish EXCHANGE KEY [PAYLOAD]", `Publish a message; the exchange "" is the default one`, func(a []string) error {
+		var payload []byte
+		if len(a) > 2 {
+			payload = []byte(a[2])
+		} else {
+			p, err := io.ReadAll(io.LimitReader(x.t.in, maxBody+1))
+			if err != nil {
+				return fmt.Errorf("read the payload: %w", err)
+			}
+			if len(p) > maxBody {
+				return fmt.Errorf("the payload is larger than %d bytes", maxBody)
+			}
+			payload = p
+		}
+		h, err := keyValues("header", headers)
+		if err != nil {
+			return err
+		}
+		props := map[string]any{"headers": h}
+		if !transient {
+			props["delivery_mode"] = 2
+		}
+		p, err := x.call("POST", api.Path("exchanges", x.vhost, exchangePath(a[0]), "publish"), map[string]any{
+			"routing_key": a[1], "properties": props, "payload": payload, "payload_encoding": "base64",
+		})
+		if err != nil {
+			return err
+		}
+		if x.asJSON {
+			return x.raw(p)
+		}
+		var r struct{ Routed bool }
+		if err := json.Unmarshal(p, &r); err != nil {
+			return fmt.Errorf("the answer is not what a broker's API gives: %w", err)
+		}
+		if !r.Routed {
+			return errors.New("no queue received the message")
+		}
+		return x.say("published")
+	})
+	publish.Flags().StringArrayVarP(&headers, "header", "H", nil, "an application header, `key=value`; again for more")
+	publish.Flags().BoolVar(&transient, "transient", false, "do not write it to disk")
+	return []*cobra.Command{get, publish}
 }
