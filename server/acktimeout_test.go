@@ -255,8 +255,11 @@ func TestHeldAcknowledgementsAreInTime(t *testing.T) {
 	}
 	o.MemoryLimit = MemoryLimit{Bytes: nothing}
 	s.Reload(o)
-	eventually(t, "an alarm", s.Broker().Alarmed)
-	for _, f := range send {
+	s.alarms.look()
+	if !s.Broker().Alarmed() {
+		t.Fatal("no alarm")
+	}
+	for _, f := range send { // all connections know of the alarm
 		f(true) // it meets the alarm, and is taken
 	}
 	blocked := func(more func(broker.ConnView) bool) (n int) {
