@@ -170,7 +170,7 @@ type ConnInfo struct {
 // Octets are the bytes received and sent, and the reads and writes that took.
 type Octets struct{ Received, Sent, Reads, Writes uint64 }
 
-// ExchangeDeclare, QueueDeclare, ConsumeArgs and Publish are the arguments of the verbs.
+// ExchangeDeclare is an exchange that is to be there as it says; Passive: it is asked for by its name alone.
 type ExchangeDeclare struct {
 	Name       string
 	Type       string
@@ -181,6 +181,7 @@ type ExchangeDeclare struct {
 	Args       table.Table
 }
 
+// QueueDeclare is a queue that is to be there as it says; Passive: it is asked for by its name alone.
 type QueueDeclare struct {
 	Name       string // empty: the broker picks amq.gen-...
 	Durable    bool
@@ -197,6 +198,7 @@ type QueueStatus struct {
 	Consumers int
 }
 
+// ConsumeArgs is a consumer that is to be added to a queue.
 type ConsumeArgs struct {
 	Queue     string
 	Tag       string // empty: the broker picks amq.ctag-...
