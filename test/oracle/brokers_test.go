@@ -199,7 +199,7 @@ func (r *rabbit) stop() error {
 	<-r.exited
 	// epmd refuses to end while it knows a node, for a moment after the node's death.
 	var out []byte
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(awaitLimit); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
 		epmd := exec.Command("epmd", "-port", r.epmd, "-kill")
 		if r.root != "" {
 			epmd = exec.Command("chroot", r.root, "epmd", "-port", r.epmd, "-kill")
@@ -391,7 +391,7 @@ func startFire(timeout time.Duration) (*fire, error) {
 }
 
 func (f *fire) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
 	return errors.Join(f.s.Shutdown(ctx), os.RemoveAll(f.dir))
 }
