@@ -109,16 +109,8 @@ type Holding struct {
 // HoldingSince lists the channels whose oldest unacked delivery came at a time, Unix ms, or before, the oldest first. It
 // takes the time of a look at each channel.
 func (b *Broker) HoldingSince(before int64) []Holding {
-	b.census.mu.Lock()
-	open := make([]*Channel, 0, len(b.census.channels))
-	for ch := range b.census.channels {
-		if !ch.conn.info.Internal {
-			open = append(open, ch)
-		}
-	}
-	b.census.mu.Unlock()
 	var list []Holding
-	for _, ch := range open {
+	for _, ch := range b.channels() {
 		ch.peer.Lock()
 		// The first slot is never a hole (see unacked.trim).
 		if ch.unacked.live > 0 && ch.unacked.at(0).at <= before {

@@ -445,19 +445,24 @@ func (b *Broker) Channels() []ChannelView {
 	return list
 }
 
+// channels lists all channels but those of the broker itself, in no order.
+func (b *Broker) channels() []*Channel {
+	b.census.mu.Lock()
+	defer b.census.mu.Unlock()
+	list := make([]*Channel, 0, len(b.census.channels))
+	for ch := range b.census.channels {
+		if !ch.conn.info.Internal {
+			list = append(list, ch)
+		}
+	}
+	return list
+}
+
 // EachChannel gives the channels in no order, for sums. A view is good until the next one.
 func (b *Broker) EachChannel() iter.Seq[*ChannelView] {
 	return func(yield func(*ChannelView) bool) {
-		b.census.mu.Lock()
-		open := make([]*Channel, 0, len(b.census.channels))
-		for ch := range b.census.channels {
-			if !ch.conn.info.Internal {
-				open = append(open, ch)
-			}
-		}
-		b.census.mu.Unlock()
 		var v ChannelView
-		for _, ch := range open {
+		for _, ch := range b.channels() {
 			v = ChannelView{
 				Number: ch.number, Connection: &ch.conn.info, User: ch.conn.User(), Limit: ch.limit.Load(),
 				Consumers: ch.consumerCount(), TxPublishes: int(ch.txPubs.Load()), TxOps: int(ch.txOps.Load()),
