@@ -90,6 +90,10 @@ func TestExamples(t *testing.T) {
 			t.Errorf("printed\n%s\nwant\n%s", got, want)
 		}
 	}
+	programs := t.TempDir()
+	if out, err := runEnv(t, suiteLimit, nil, ".", "go", "build", "-o", programs, "./examples/go/..."); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	for _, tutorial := range tutorials {
 		t.Run("python/"+tutorial.name, func(t *testing.T) {
 			check(t, tutorial.lines, python(t), "examples/python/"+tutorial.name+".py")
@@ -98,7 +102,7 @@ func TestExamples(t *testing.T) {
 			check(t, tutorial.lines, node(t, "examples", "javascript"), "examples/javascript/"+tutorial.name+".mjs")
 		})
 		t.Run("go/"+tutorial.name, func(t *testing.T) {
-			check(t, tutorial.lines, "go", "run", "./examples/go/"+tutorial.name)
+			check(t, tutorial.lines, filepath.Join(programs, tutorial.name))
 		})
 		t.Run("typescript/"+tutorial.name, func(t *testing.T) {
 			brokertest.Need(t, "examples", "typescript", "dist", ".built")
@@ -110,7 +114,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	t.Run("go/amqp_hello", func(t *testing.T) {
-		check(t, tutorials[0].lines, "go", "run", "./examples/go/amqp_hello")
+		check(t, tutorials[0].lines, filepath.Join(programs, "amqp_hello"))
 	})
 }
 

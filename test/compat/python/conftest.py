@@ -37,7 +37,7 @@ def consumers(channel, queue):
     return channel.queue_declare(queue, passive=True).method.consumer_count
 
 
-def poll(channel, condition, seconds=10):
+def poll(channel, condition, seconds=20):
     """Serves the connection until the condition holds; it fails after so many seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
