@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/firemq/firemq/test/internal/brokertest"
@@ -29,16 +28,19 @@ func TestDocuments(t *testing.T) {
 		}
 		for i, m := range found {
 			t.Run(fmt.Sprintf("%s/%d", page, i+1), func(t *testing.T) {
-				run := []string{"go", "run"}
-				file := filepath.Join(t.TempDir(), "main.go")
-				if m[1] == "python" {
-					run, file = []string{python(t)}, strings.TrimSuffix(file, ".go")+".py"
-				}
-				if err := os.WriteFile(file, []byte(m[2]), 0o600); err != nil {
+				program := filepath.Join(t.TempDir(), "program")
+				source := program + map[string]string{"go": ".go", "python": ".py"}[m[1]]
+				if err := os.WriteFile(source, []byte(m[2]), 0o600); err != nil {
 					t.Fatal(err)
 				}
+				command := []string{program}
+				if m[1] == "python" {
+					command = []string{python(t), source}
+				} else if out, err := runEnv(t, suiteLimit, nil, ".", "go", "build", "-o", program, source); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
 				env := []string{"FIREMQ_URL=" + broker.FireURL}
-				out, err := runEnv(t, programLimit, env, ".", run[0], append(run[1:], file)...)
+				out, err := runEnv(t, programLimit, env, ".", command[0], command[1:]...)
 				if err != nil || out != m[3] {
 					t.Errorf("%v, printed\n%s\nwant\n%s", err, out, m[3])
 				}
