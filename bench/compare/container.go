@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/firemq/firemq/bench"
+	"github.com/firemq/firemq/internal/ports"
 )
 
 // place is where brokers run: processes of this machine, or containers.
@@ -119,8 +120,11 @@ func (c containers) found(k *kind) error {
 }
 
 func (c containers) make(k *kind) (node, error) {
-	ports, err := freePorts(1)
-	return &container{s: c.s, kind: k, name: "compare-" + strings.ToLower(rand.Text()[:8]), port: ports[0]}, err
+	list, err := ports.Free(1)
+	if err != nil {
+		return nil, err
+	}
+	return &container{s: c.s, kind: k, name: "compare-" + strings.ToLower(rand.Text()[:8]), port: list[0]}, nil
 }
 
 // container is a broker in one. The load joins its network and process namespaces: so it reaches the

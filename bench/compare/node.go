@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/firemq/firemq/bench"
+	"github.com/firemq/firemq/internal/ports"
 )
 
 // node is one broker that can be started, stopped and loaded. One goroutine uses it.
@@ -61,7 +61,7 @@ func newNative(s settings, k *kind) (*native, error) {
 	if n.dir, err = os.MkdirTemp(base, "compare-"); err != nil {
 		return nil, err
 	}
-	if n.ports, err = freePorts(4); err != nil {
+	if n.ports, err = ports.Free(4); err != nil {
 		return nil, err
 	}
 	if err := k.prepare(n.inside(), n.dir, n.ports); err != nil {
@@ -73,20 +73,6 @@ func newNative(s settings, k *kind) (*native, error) {
 
 // inside is the folder as the broker sees it.
 func (n *native) inside() string { return strings.TrimPrefix(n.dir, n.kind.root) }
-
-// freePorts gives n ports that were free a moment ago.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer ln.Close()
-		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
-}
 
 // pinned puts taskset before a command.
 func pinned(cores string, command []string) []string {

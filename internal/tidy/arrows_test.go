@@ -15,6 +15,7 @@ var arrows = map[string][]string{
 	"internal/leak":     {"pool"},
 	"internal/tidy":     {},
 	"internal/misspelt": {},
+	"internal/ports":    {},
 
 	// RabbitMQ's command lines.
 	"internal/rabbitmqctl": {"broker/auth", "internal/misspelt", "mgmt/api"},
@@ -61,7 +62,7 @@ var arrows = map[string][]string{
 	"sdk/go":        {"frames/fmq1", "frames/table", "internal/transport"},
 	"bench":         {"frames/amqp", "frames/fmq1", "frames/table", "internal/transport", "server"},
 	"bench/plot":    {},
-	"bench/compare": {"bench", "bench/plot"},
+	"bench/compare": {"bench", "bench/plot", "internal/ports"},
 	"bench/profile": {"bench", "server"},
 	"cmd/firemq":    {"bench", "bench/plot", "internal/misspelt", "internal/rabbitmqctl", "mgmt/api", "sdk/go", "server"},
 
@@ -72,7 +73,7 @@ var arrows = map[string][]string{
 
 	// Tests of the whole and programs for readers.
 	"internal/rawamqp":         {"frames/amqp", "frames/table"},
-	"test/internal/brokertest": {"internal/leak", "sdk/go"},
+	"test/internal/brokertest": {"internal/leak", "internal/ports", "sdk/go"},
 	"test/internal/suite":      {},
 
 	"deploy/grafana": {},
@@ -100,7 +101,7 @@ var testArrows = map[string][]string{
 	"test/compat":          {"test/internal/brokertest"},
 	"test/conformance":     {"test/internal/brokertest"},
 	"test/crash":           {"sdk/go", "test/internal/brokertest"},
-	"test/oracle":          {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "internal/rabbitmqctl", "server"},
+	"test/oracle":          {"broker", "broker/auth", "broker/policy", "frames/amqp", "frames/amqp/text", "frames/table", "internal/ports", "internal/rabbitmqctl", "server"},
 	"test/pressure":        {"bench/plot", "frames/amqp", "frames/fmq1", "frames/table", "internal/rawamqp", "sdk/go", "test/internal/brokertest"},
 	"test/scale":           {"test/internal/brokertest"},
 	"test/ui":              {"test/internal/brokertest"},

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +24,7 @@ import (
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/frames/table"
+	"github.com/firemq/firemq/internal/ports"
 	"github.com/firemq/firemq/server"
 )
 
@@ -93,16 +94,17 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 		return nil, "", err
 	}
 	inside := strings.TrimPrefix(dir, strings.TrimSuffix(*rootFlag, "/"))
-	ports, err := freePorts(4)
+	list, err := ports.Free(4)
 	if err != nil {
 		return nil, "", err
 	}
+	port := func(i int) string { return strconv.Itoa(list[i]) }
 	r = &rabbit{
-		name: "oracle" + ports[0] + "@localhost",
-		amqp: "127.0.0.1:" + ports[0], http: "127.0.0.1:" + ports[1], epmd: ports[3],
+		name: "oracle" + port(0) + "@localhost",
+		amqp: "127.0.0.1:" + port(0), http: "127.0.0.1:" + port(1), epmd: port(3),
 		root: *rootFlag, dir: dir, exited: make(chan error, 1),
 	}
-	config := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n", r.amqp, ports[1])
+	config := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n", r.amqp, port(1))
 	for name, content := range map[string]string{"rabbitmq.conf": config, "plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange]."} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return nil, "", err
@@ -113,7 +115,7 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 	r.cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + inside, // HOME: a cookie of its own
 		"RABBITMQ_NODENAME=" + r.name,
-		"RABBITMQ_NODE_PORT=" + ports[0], "RABBITMQ_DIST_PORT=" + ports[2],
+		"RABBITMQ_NODE_PORT=" + port(0), "RABBITMQ_DIST_PORT=" + port(2),
 		"RABBITMQ_MNESIA_BASE=" + filepath.Join(inside, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(inside, "log"),
 		"RABBITMQ_CONFIG_FILE=" + filepath.Join(inside, "rabbitmq.conf"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(inside, "plugins"),
@@ -159,20 +161,6 @@ func startRabbit(environment string) (r *rabbit, skip string, err error) {
 		return nil, "", err
 	}
 	return r, "", nil
-}
-
-// freePorts gives n ports that were free a moment ago.
-func freePorts(n int) (ports []string, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		ports = append(ports, port)
-	}
-	return ports, nil
 }
 
 // prepare makes the workers' vhosts.

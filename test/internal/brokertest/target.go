@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/firemq/firemq/internal/ports"
 )
 
 // Target is the broker that a suite of one client library talks to. The suite may restart it and raise its
@@ -54,9 +55,11 @@ func NewTarget(t testing.TB) *Target {
 	}
 	var err error
 	for range 3 { // another process may take the port that was free
-		if g.addr, err = freeAddress(); err != nil {
+		var port []int
+		if port, err = ports.Free(1); err != nil {
 			t.Fatal(err)
 		}
+		g.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port[0]))
 		if g.broker, err = g.start(); err == nil {
 			break
 		}
@@ -189,20 +192,4 @@ func (g *Target) Serve(t testing.TB) string {
 		<-done
 	})
 	return "http://" + l.Addr().String()
-}
-
-// freeAddress is a loopback address whose port the system gives to no client: while the broker is down, one
-// that tries to connect again and again could otherwise get the port itself.
-func freeAddress() (string, error) {
-	const first, n = 20000, 10000
-	var err error
-	for range 100 {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(n)))
-		l, e := net.Listen("tcp", addr)
-		if e == nil {
-			return addr, l.Close()
-		}
-		err = e
-	}
-	return "", fmt.Errorf("find a free port: %w", err)
 }
