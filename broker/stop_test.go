@@ -86,7 +86,7 @@ func TestStopDoesNotWaitForADeadDisk(t *testing.T) {
 	c.publish("", "q", "1")
 	c.end()
 	c.peer.onClose = c.Close
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	b.Stop(ctx, &Error{Kind: ConnectionForced, Text: "bye"})
 	if c.peer.closedBy == nil || c.sink.confirmed != 0 || ctx.Err() != nil {
