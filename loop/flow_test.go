@@ -74,6 +74,16 @@ func (s *sequence) OnData(b []byte) (n, want int) {
 	return n, 8
 }
 
+// runTo writes until the pause of its session stops it. A stop before that is only a slow machine.
+func (f *flood) runTo(t *testing.T, q *sequence) {
+	t.Helper()
+	for stopped := false; !stopped || q.got.Load() < q.pauseAt.Load(); {
+		if stopped = f.run(1 << 30); !stopped {
+			t.Fatal("the flood was not stopped")
+		}
+	}
+}
+
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -98,12 +108,7 @@ func TestPauseStopsAFlood(t *testing.T) {
 		q := wait(t, sessions, "session")
 		for i := range int64(3) {
 			before := heap()
-			// A stop before the pause is only a slow machine.
-			for stopped := false; !stopped || q.got.Load() < q.pauseAt.Load(); {
-				if stopped = f.run(1 << 30); !stopped {
-					t.Fatal("the flood was not stopped")
-				}
-			}
+			f.runTo(t, q)
 			got := q.got.Load()
 			if over := got - q.pauseAt.Load(); over > 2*mostRead {
 				t.Errorf("round %d: %d bytes taken, paused at %d", i, got, q.pauseAt.Load())
@@ -205,9 +210,7 @@ func TestReadLittle(t *testing.T) {
 		other := dial(t, listen(t, s, echo)) // on the same loop
 		f := flood{nc: dial(t, addr)}
 		q := wait(t, sessions, "session")
-		if !f.run(64 << 20) {
-			t.Fatal("the flood was not stopped")
-		}
+		f.runTo(t, q)
 		other.Write([]byte("x"))
 		if _, err := io.ReadFull(other, make([]byte, 1)); err != nil {
 			t.Fatalf("the other connection: %v", err)
