@@ -12,7 +12,7 @@ import (
 
 // short is a run that is over soon.
 func short(url string) Options {
-	return Options{URL: url, Publishers: 1, Consumers: 1, Window: 100, Prefetch: 50, Duration: 50 * time.Millisecond, Patience: 5 * time.Second}
+	return Options{URL: url, Publishers: 1, Consumers: 1, Window: 100, Prefetch: 50, Duration: 50 * time.Millisecond, Patience: 30 * time.Second}
 }
 
 // counted is a run of a thousand messages, however busy the machine is.
@@ -117,7 +117,7 @@ func TestRunDeliversEverything(t *testing.T) {
 func TestRunCountsLoss(t *testing.T) {
 	urls(t, faults{drop: 100}, func(t *testing.T, b *fake, url string) {
 		o := counted(url)
-		o.Consumers, o.Patience = 2, 2*time.Second
+		o.Consumers, o.Patience = 2, 5*time.Second
 		rep := mustRun(t, o)
 		if want := rep.Published / 100; rep.Lost != want || want == 0 || rep.Duplicated != 0 {
 			t.Errorf("of %d published %d lost and %d duplicated, want %d and 0", rep.Published, rep.Lost, rep.Duplicated, want)

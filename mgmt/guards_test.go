@@ -346,7 +346,7 @@ func TestSlowHeaders(t *testing.T) {
 	}
 
 	// A header has its time, and so has the first byte.
-	h := guard(t, 0, 500*time.Millisecond, time.Hour, time.Hour)
+	h := guard(t, 0, 2*time.Second, time.Hour, time.Hour)
 	if a := h.dial("127.0.0.1").send("GET /api/overview HTTP/1.1\r\nHost").answer(); a.status != 408 {
 		t.Errorf("half of a header: %d %s", a.status, a.body)
 	}
