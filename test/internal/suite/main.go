@@ -48,9 +48,9 @@ func main() {
 		skip string // why the step can't run here
 		args []string
 	}{
-		{"packages", "", append([]string{"-timeout=6m"}, inside...)},
-		{"packages, race build", raceless(), append([]string{"-race", "-timeout=8m"}, inside...)},
-		{"RabbitMQ's answers, race build", raceless(), []string{"-race", "-count=1", "-timeout=8m", oracle}},
+		{"packages", "", append([]string{"-timeout=15m"}, inside...)},
+		{"packages, race build", raceless(), append([]string{"-race", "-timeout=15m"}, inside...)},
+		{"RabbitMQ's answers, race build", raceless(), []string{"-race", "-count=1", "-timeout=15m", oracle}},
 		{"clients and crashes, built binary", "", append([]string{"-count=1", "-timeout=20m"}, outside...)},
 	} {
 		if step.skip != "" {
