@@ -462,7 +462,8 @@ func TestGetsShareTheRoomForAnswers(t *testing.T) {
 	slow := g.dial("127.0.0.1")
 	text := `{"count":3,"ackmode":"ack_requeue_true","encoding":"auto"}`
 	slow.send(head("POST", putQueue+"/get", "guest:guest", length(len(text))) + text)
-	waitFor(t, func() bool { _, answers := g.s.Held(); return answers > 3*size })
+	// What it shows counts while it is taken, and then goes back into the queue.
+	waitFor(t, func() bool { _, answers := g.s.Held(); return answers > 3*size && g.b.Totals().Ready == many })
 
 	early := got(post("POST", putQueue+"/get", get("ack_requeue_false"), 200))
 	if len(early) == 0 || len(early) == many {
