@@ -1,7 +1,6 @@
 package mgmt_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -105,13 +104,13 @@ func sample(t *testing.T, c *client) (connection string) {
 // waitFor polls a condition of another process or goroutine.
 func waitFor(t testing.TB, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+	late := time.NewTimer(patience)
+	defer late.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
-		case <-ctx.Done():
+		case <-late.C:
 			t.Fatal("it did not happen in time")
 		case <-tick.C:
 		}
