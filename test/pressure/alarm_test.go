@@ -136,14 +136,14 @@ func TestClientsThatIgnoreTheAlarm(t *testing.T) {
 		// They rest.
 		var last int64
 		still := 0
-		brokertest.Eventually(t, 20*time.Second, "publishers rest", func() bool {
+		brokertest.Eventually(t, within, "publishers rest", func() bool {
 			if n := confirmed.Load(); n != last {
 				last, still = n, 0
 			}
 			still++
 			return still > 200
 		})
-		brokertest.Eventually(t, 20*time.Second, "all of them are blocked", func() bool {
+		brokertest.Eventually(t, within, "all of them are blocked", func() bool {
 			blocked := 0
 			for _, c := range connectionStates(t, b) {
 				if c == "blocked" {

@@ -92,7 +92,7 @@ func drill(t *testing.T, publish func(*load, context.Context, int) error, alarm,
 		// It holds: publishers are at rest.
 		var last int64
 		still := 0
-		brokertest.Eventually(t, 20*time.Second, "publishers rest", func() bool {
+		brokertest.Eventually(t, within, "publishers rest", func() bool {
 			if n := l.sum(&l.confirmed); n != last {
 				last, still = n, 0
 			}
