@@ -48,15 +48,12 @@ func (q *Queue) held(f func(*Channel, *slot)) (n int) {
 		}
 		return found
 	}
-	seen := make(map[*Channel]struct{}, len(q.members))
-	for c := range q.members {
-		if _, again := seen[c.ch]; !again {
-			seen[c.ch] = struct{}{}
-			n += look(c.ch)
-		}
+	consuming := q.consuming()
+	for ch := range consuming {
+		n += look(ch)
 	}
 	for ch := range q.strays {
-		if _, again := seen[ch]; again {
+		if consuming[ch] > 0 {
 			continue
 		}
 		found := look(ch)
