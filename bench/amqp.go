@@ -52,7 +52,7 @@ func dialAMQP(ctx context.Context, to target) (wire, error) {
 	w := &amqpWire{link: l, acks: to.acks, frameMax: amqpFrameMax}
 	if err := w.within(func() error { return w.open(to) }); err != nil {
 		l.conn.Close()
-		return nil, fmt.Errorf("log in at %s: %w", to.Addr, err)
+		return nil, fmt.Errorf("log in at %s: %w", to.Addr, l.unheard(err))
 	}
 	return w, nil
 }
@@ -154,6 +154,7 @@ func (w *amqpWire) frame() (amqp.Frame, error) {
 		}
 		if n > 0 {
 			w.r += n
+			w.heard = true
 			return f, nil
 		}
 		if err := w.fill(); err != nil {
@@ -166,6 +167,9 @@ func (w *amqpWire) frame() (amqp.Frame, error) {
 func (w *amqpWire) malformed(err error) error {
 	if b := w.buf[w.r:w.w]; len(b) >= 8 && string(b[:4]) == "AMQP" {
 		return fmt.Errorf("the broker does not speak AMQP 0-9-1 on this port, but %d-%d-%d", b[5], b[6], b[7])
+	}
+	if !w.heard {
+		return errors.New("the broker does not speak AMQP 0-9-1 on this port")
 	}
 	return fmt.Errorf("the broker sent what is not AMQP 0-9-1: %w", err)
 }

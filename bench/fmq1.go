@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"encoding/binary"
 	"fmt"
 
@@ -49,7 +50,7 @@ func dialFMQ1(ctx context.Context, to target) (wire, error) {
 	w := &fmq1Wire{link: l, maxFrame: uint32(most), acks: to.acks}
 	if err := w.within(func() error { return w.open(to) }); err != nil {
 		l.conn.Close()
-		return nil, fmt.Errorf("log in at %s: %w", to.Addr, err)
+		return nil, fmt.Errorf("log in at %s: %w", to.Addr, l.unheard(err))
 	}
 	return w, nil
 }
@@ -122,11 +123,15 @@ func (w *fmq1Wire) nextRID() uint64 {
 func (w *fmq1Wire) frame() (fmq1.Frame, error) {
 	for {
 		f, n, _, err := fmq1.Next(w.buf[w.r:w.w], w.maxFrame)
+		if err != nil && !w.heard {
+			return f, errors.New("the broker does not speak FMQ1 on this port")
+		}
 		if err != nil {
 			return f, fmt.Errorf("the broker sent what is not FMQ1: %w", err)
 		}
 		if n > 0 {
 			w.r += n
+			w.heard = true
 			return f, nil
 		}
 		if err := w.fill(); err != nil {

@@ -120,7 +120,10 @@ func natsSays(t *testing.T, url string, answers map[string]string) error {
 	}()
 	o := counted(url + "://" + ln.Addr().String())
 	o.Patience = 2 * time.Second
-	_, err = Run(t.Context(), o)
+	rep, err := Run(t.Context(), o)
+	if err == nil {
+		err = rep.Err()
+	}
 	return err
 }
 

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -34,6 +35,9 @@ type Report struct {
 	Left       uint64 `json:"left"`       // still in the queues when they were deleted
 	Unsent     uint64 `json:"unsent"`     // due by the rate, but the window was full
 	Pauses     uint64 `json:"pauses"`     // times the broker asked publishers to wait
+	// Broken is why the run ended before its time. What was measured until then is there; what was under way counts
+	// neither as lost nor as left.
+	Broken string `json:"broken,omitempty"`
 
 	Latency        Latency `json:"latency"`         // publish to delivery
 	ConfirmLatency Latency `json:"confirm_latency"` // publish to confirm
@@ -50,6 +54,7 @@ type Report struct {
 	usageErr           error
 	peakRSS            int64
 	live               func(Second)
+	begun              bool // the measured time was reached
 }
 
 // maxSeconds bounds Report.Seconds: twelve hours.
@@ -187,6 +192,7 @@ func (rep *Report) sample(r *run) usage {
 func (rep *Report) begin(r *run) {
 	rep.usageFrom = rep.sample(r)
 	rep.before = r.snapshot()
+	rep.begun = r.failure() == nil
 }
 
 func (rep *Report) end(r *run) {
@@ -227,7 +233,9 @@ func (rep *Report) count(r *run) {
 	rep.Expected = r.expected()
 	rep.Consumed = r.received()
 	if len(r.consumers) > 0 {
-		rep.Lost = r.lost()
+		if rep.Broken == "" {
+			rep.Lost = r.lost()
+		}
 		_, rep.Duplicated = r.totals()
 	}
 	for _, p := range r.publishers {
@@ -257,8 +265,11 @@ func (rep *Report) count(r *run) {
 	}
 }
 
-// Err is what the broker did wrong: messages lost, delivered twice or refused. Nil is a clean run.
+// Err is what went wrong: the run broke, or messages were lost, delivered twice or refused. Nil is a clean run.
 func (rep *Report) Err() error {
+	if rep.Broken != "" {
+		return errors.New(rep.Broken)
+	}
 	var wrong []string
 	say := func(n uint64, what string) {
 		if n > 0 {

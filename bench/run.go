@@ -68,8 +68,8 @@ func (r *run) queuesOf(client, n int) []int {
 }
 
 // Run makes the load and measures it. When ctx ends, the measured time ends early and the report is of
-// what was measured. The report is nil if the run could not be made or broke; a report may still tell
-// of losses: see Report.Err.
+// what was measured. The report is nil if the run could not be made, or broke before the measured time; a report may
+// still tell that it broke then, or of losses: see Report.Err.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	o, proto, err := o.withDefaults()
 	if err != nil {
@@ -110,6 +110,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	left, deleteErr := r.deleteAll(to)
 	switch {
+	case rep != nil && rep.Broken != "":
+		if deleteErr != nil {
+			rep.Broken += "; " + deleteErr.Error()
+		}
+		return rep, nil
 	case err != nil && deleteErr != nil:
 		return nil, fmt.Errorf("%w; %w", err, deleteErr)
 	case err != nil || deleteErr != nil:
@@ -460,7 +465,10 @@ func (r *run) phases(ctx context.Context) (*Report, error) {
 		r.hasten()
 	}
 	if err := r.finish(&c, rep); err != nil {
-		return nil, err
+		if !rep.begun {
+			return nil, err
+		}
+		rep.Broken = err.Error()
 	}
 	rep.count(r)
 	return rep, nil

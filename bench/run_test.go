@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -189,9 +190,24 @@ func TestRunEndsWithTheBrokersWords(t *testing.T) {
 				o := short(url)
 				o.Patience, o.Duration = c.patience, 200*time.Millisecond
 				o.Consumers, o.Publishers = 2, 2
-				_, err := Run(t.Context(), o)
-				if err == nil || !strings.Contains(err.Error(), c.want) {
+				rep, err := Run(t.Context(), o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := rep.Err(); err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error %v, want one with %q", err, c.want)
+				}
+				if rep.Published == 0 || rep.PublishRate <= 0 || rep.Lost > 0 {
+					t.Errorf("published %d, %v a second, lost %d", rep.Published, rep.PublishRate, rep.Lost)
+				}
+				if c.faults.mute == 0 { // which shows at the end of a run alone
+					o.Warmup = time.Hour // it breaks before there is something to report
+					b.mu.Lock()
+					b.published = 0
+					b.mu.Unlock()
+					if rep, err := Run(t.Context(), o); rep != nil || err == nil || !strings.Contains(err.Error(), c.want) {
+						t.Errorf("in the warm-up: report %v, error %v, want one with %q", rep, err, c.want)
+					}
 				}
 				b.mu.Lock()
 				defer b.mu.Unlock()
@@ -315,6 +331,30 @@ func TestRunRefusesOptions(t *testing.T) {
 	}
 }
 
+// says answers each connection with these bytes, whatever comes, and closes it.
+func says(t *testing.T, text string) (addr string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	t.Cleanup(func() { ln.Close(); <-over })
+	go func() {
+		defer close(over)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(make([]byte, 4096)) // the hello: else its bytes would reset the connection
+			c.Write([]byte(text))
+			c.Close()
+		}
+	}()
+	return ln.Addr().String()
+}
+
 func TestRunSaysWhyItCannotConnect(t *testing.T) {
 	b := newFake(t, faults{})
 	host := b.ln.Addr().String()
@@ -322,6 +362,10 @@ func TestRunSaysWhyItCannotConnect(t *testing.T) {
 		"password, amqp": {"amqp://guest:wrong@" + host, "403 ACCESS_REFUSED"},
 		"password, fire": {"fire://guest:wrong@" + host, "403 ACCESS_REFUSED"},
 		"nobody there":   {"amqp://127.0.0.1:1", "no broker answers at 127.0.0.1:1 (connection refused)"},
+		"not AMQP":       {"amqp://" + says(t, "\x00\x00\x00\x50\x07\x00\x00\x00\x00"), "does not speak AMQP 0-9-1 on this port"},
+		"not FMQ1":       {"fire://" + says(t, "AMQP\x00\x00\x09\x01"), "does not speak FMQ1 on this port"},
+		"silent, amqp":   {"amqp://" + says(t, ""), "the broker closed the connection before it said anything"},
+		"silent, fire":   {"fire://" + says(t, ""), "the broker closed the connection before it said anything"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Run(t.Context(), short(c.url))

@@ -97,6 +97,7 @@ type link struct {
 	patience time.Duration
 	buf      []byte // buf[r:w] is not decoded yet
 	r, w     int
+	heard    bool // a whole frame, in the login at least
 }
 
 // readSize is what one read asks for: some 200 deliveries of 256 bytes.
@@ -148,6 +149,14 @@ func (l *link) fill() error {
 		return errors.New("the broker closed the connection")
 	}
 	return fmt.Errorf("the connection broke: %s", plainCause(err))
+}
+
+// unheard explains why a login failed in which the other side said nothing at all.
+func (l *link) unheard(err error) error {
+	if l.heard || l.w > 0 {
+		return err
+	}
+	return fmt.Errorf("%w before it said anything: is it the right port, or one for TLS?", err)
 }
 
 func (l *link) write(b []byte) error {

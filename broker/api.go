@@ -115,6 +115,7 @@ type Consumer struct {
 
 	ch      *Channel      // immutable
 	started atomic.Bool   // written under the Peer's lock
+	denied  int32         // its place in ch.denied, from 1 on; 0: none. Guarded by the Peer's lock
 	pending []queue.Entry // what a dispatch hands out, lent by its turn; guarded by q.mu
 
 	// Prefix is the session's place to keep an encoded prefix of its deliveries: empty, with room for a short one

@@ -31,8 +31,8 @@ type Channel struct {
 	matched  matched
 	replies  *Consumer // of direct reply-to
 	active   bool      // in conn.active
-	prefetch uint32    // of consumers started from now on
 	confirms bool
+	prefetch uint32       // of consumers started from now on
 	tx       *transaction // nil: not transactional
 	fresh    MessageStats // published since stats was brought up to date
 	grown    int64        // bytes published since the allowance was asked
@@ -53,12 +53,13 @@ type Channel struct {
 	shown    uint32                    // prefetch, as inspection shows it
 	traced   map[uint64]tracedDelivery // by tag; nil while there are none
 	lateFrom int64                     // Unix ms before which no delivery is late, as long as no timeout changes
+	denied   denied                    // wait for room in limit, or below maxUnacked
 
 	byTag map[string]*Consumer // its consumers; guarded by conn.mu
 
 	limit    atomic.Int64 // prefetch of the channel as a whole, 0: none
 	inflight atomic.Int64 // deliveries to consumers that count towards it
-	crowded  atomic.Bool  // a consumer waits for inflight to fall below maxUnacked
+	denials  atomic.Int32 // the length of denied
 
 	kept atomic.Int64 // answers that wait: added by the reader, taken away under the Peer's lock
 
@@ -171,12 +172,7 @@ func (ch *Channel) report() {
 func (ch *Channel) alone(q *Queue) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for c := range q.members {
-		if c.ch != ch {
-			return false
-		}
-	}
-	return true
+	return q.consumersOf(ch) == len(q.members)
 }
 
 // Recover requeues everything unacked on the channel, but for what the open transaction settles. Errors: those of
@@ -208,10 +204,7 @@ func (ch *Channel) Qos(prefetch uint16, global bool) *Error {
 		ch.shown = ch.prefetch
 		ch.peer.Unlock()
 	}
-	t := ch.conn.begin()
-	for _, c := range ch.consumers() {
-		c.wake(t)
-	}
+	ch.roomier(ch.conn.begin())
 	return nil
 }
 
@@ -225,22 +218,15 @@ func (c *Consumer) Reserve() bool {
 		return true
 	}
 	ch := c.ch
-	most := ch.conn.b.opt.tuning.maxUnacked
 	for {
 		n := ch.inflight.Load()
-		if limit := ch.limit.Load(); limit > 0 && n >= limit {
-			return false
-		}
-		if n >= most {
-			// Said first, so that whoever makes room from now on wakes the consumer.
-			ch.crowded.Store(true)
-			if ch.inflight.Load() >= most {
-				return false
+		switch {
+		case n < ch.most():
+			if ch.inflight.CompareAndSwap(n, n+1) {
+				return true
 			}
-			continue
-		}
-		if ch.inflight.CompareAndSwap(n, n+1) {
-			return true
+		case ch.deny(c):
+			return false
 		}
 	}
 }
@@ -255,13 +241,14 @@ func (c *Consumer) Room() (n uint64, shared any) {
 		return queue.Unlimited, nil
 	}
 	ch := c.ch
-	most := ch.conn.b.opt.tuning.maxUnacked
-	if limit := ch.limit.Load(); limit > 0 && limit < most {
-		most = limit
-	} else if ch.inflight.Load() >= most {
-		ch.crowded.Store(true) // as in Reserve
+	for {
+		if room := ch.most() - ch.inflight.Load(); room > 0 {
+			return uint64(room), ch
+		}
+		if ch.deny(c) {
+			return 0, ch
+		}
 	}
-	return uint64(max(0, most-ch.inflight.Load())), ch
 }
 
 // maxUnacked is how many deliveries of a channel may wait for their settlement, whatever its prefetch

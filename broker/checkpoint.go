@@ -65,10 +65,8 @@ func (b *Broker) checkpoint() (pos journal.Position, size int64, err error) {
 		head = binary.AppendUvarint(head, c.Position())
 		head = binary.AppendUvarint(head, uint64(len(queues)))
 		buf.Write(head)
-		for _, q := range queues {
-			if err := q.save(buf, c.Position()); err != nil {
-				return err
-			}
+		if err := save(buf, queues, c.Position()); err != nil {
+			return err
 		}
 		if err := b.saveKeys(buf, queues, c.Position()); err != nil {
 			return err
@@ -95,22 +93,32 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// save writes the places of a queue's messages. The queue is locked while they are collected: what
-// is packed is not copied.
-func (q *Queue) save(w *bufio.Writer, before journal.Position) error {
+// save writes the places of the messages of queues, which are in order of their ids.
+func save(w *bufio.Writer, queues []*Queue, before journal.Position) error {
 	for range captureTries {
-		blocks, next, ok := q.capture(before)
-		if !ok {
-			runtime.Gosched()
-			continue
+		var busy []*Queue
+		for len(queues) > 0 {
+			some := capture(queues, before)
+			for i, c := range some {
+				if c.busy {
+					busy = append(busy, queues[i])
+					continue
+				}
+				head := binary.AppendUvarint(nil, queues[i].id)
+				w.Write(binary.AppendUvarint(head, c.next))
+				for _, b := range c.blocks {
+					w.Write(b)
+				}
+				if _, err := w.Write(queue.AppendBlock(nil, nil)); err != nil {
+					return err
+				}
+			}
+			queues = queues[len(some):]
 		}
-		head := binary.AppendUvarint(nil, q.id)
-		w.Write(binary.AppendUvarint(head, next))
-		for _, b := range blocks {
-			w.Write(b)
+		if queues = busy; len(busy) == 0 {
+			return nil
 		}
-		_, err := w.Write(queue.AppendBlock(nil, nil))
-		return err
+		runtime.Gosched()
 	}
 	return errBusy
 }
@@ -155,16 +163,47 @@ func (q *Queue) settleKeys() error {
 	return errBusy
 }
 
-// capture collects the places; it fails while a message is on its way.
-func (q *Queue) capture(before journal.Position) (blocks [][]byte, next uint64, ok bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.deleted {
-		return nil, 1, true
+// captured are the places of a queue's messages.
+type captured struct {
+	blocks [][]byte
+	next   uint64
+	busy   bool // a message is on its way: nothing is captured
+}
+
+// capture collects the places of the messages of the first of queues, as many as are looked for together. They are locked
+// meanwhile: what is packed is not copied.
+func capture(queues []*Queue, before journal.Position) []captured {
+	queues = queues[:lockTogether(queues)]
+	all := make([]captured, len(queues))
+	unacked := make([][]queue.Entry, len(queues))
+	var holding []*Queue
+	var at []int // their places in queues
+	for i, q := range queues {
+		if all[i].busy = q.limbo > 0; !all[i].busy && !q.deleted && q.sm.Unacked() > 0 {
+			holding, at = append(holding, q), append(at, i)
+		}
 	}
-	if q.limbo > 0 {
-		return nil, 0, false
+	if len(holding) > 0 {
+		n := held(holding, func(i int, s *slot) { unacked[at[i]] = append(unacked[at[i]], s.e) })
+		for i, q := range holding {
+			all[at[i]].busy = n[i] != q.sm.Unacked()
+		}
 	}
+	for i, q := range queues {
+		switch c := &all[i]; {
+		case c.busy:
+		case q.deleted:
+			c.next = 1
+		default:
+			q.capture(c, unacked[i], before)
+		}
+		q.mu.Unlock()
+	}
+	return all
+}
+
+// capture adds the places of what is unacked, and of what is ready. Lock held.
+func (q *Queue) capture(c *captured, unacked []queue.Entry, before journal.Position) {
 	add := func(entries []queue.Entry) {
 		kept := make([]queue.Entry, 0, len(entries))
 		for _, e := range entries {
@@ -173,22 +212,16 @@ func (q *Queue) capture(before journal.Position) (blocks [][]byte, next uint64, 
 			}
 		}
 		for part := range slices.Chunk(kept, openEntries) {
-			blocks = append(blocks, queue.AppendBlock(nil, part))
+			c.blocks = append(c.blocks, queue.AppendBlock(nil, part))
 		}
 	}
 	bySeq := func(a, b queue.Entry) int { return cmp.Compare(a.Seq, b.Seq) }
-	if n := q.sm.Unacked(); n > 0 {
-		held := make([]queue.Entry, 0, n)
-		if q.held(func(_ *Channel, s *slot) { held = append(held, s.e) }) != n {
-			return nil, 0, false
-		}
-		slices.SortFunc(held, bySeq)
-		add(held)
-	}
+	slices.SortFunc(unacked, bySeq)
+	add(unacked)
 	for p := range q.sm.Pieces() {
 		switch {
 		case p.Block != nil:
-			blocks = append(blocks, p.Block)
+			c.blocks = append(c.blocks, p.Block)
 		case slices.IsSortedFunc(p.Entries, bySeq):
 			add(p.Entries)
 		default:
@@ -197,7 +230,7 @@ func (q *Queue) capture(before journal.Position) (blocks [][]byte, next uint64, 
 			add(requeued)
 		}
 	}
-	return blocks, q.sm.NextSeq(), true
+	c.next = q.sm.NextSeq()
 }
 
 // Checkpoint implements journal.Replay.

@@ -123,16 +123,48 @@ func (b *Broker) moving(records []movedRecord) *moving {
 
 // live gives the records with a target that is live at this moment.
 func (m *moving) live() []movedRecord {
-	for _, mq := range m.order {
-		mq.q.mu.Lock()
-		if !mq.q.deleted {
-			mq.q.find(mq.moves, false)
-		}
-		mq.q.mu.Unlock()
-	}
+	find(m.order, false)
 	return slices.DeleteFunc(m.records, func(r movedRecord) bool {
 		return !slices.ContainsFunc(r.targets, func(t journal.Target) bool { return m.queues[t.Queue].at(t.Seq, r.pos).Found })
 	})
+}
+
+func queuesOf(moved []*movedQueue) []*Queue {
+	queues := make([]*Queue, len(moved))
+	for i, mq := range moved {
+		queues[i] = mq.q
+	}
+	return queues
+}
+
+// find is queue.Find for the ready and unacked messages of queues, which it locks, some at a time. Nothing of one that is
+// deleted is found.
+func find(moved []*movedQueue, relocate bool) {
+	for queues := queuesOf(moved); len(queues) > 0; {
+		n := lockTogether(queues)
+		findLocked(moved[:n], relocate)
+		for _, q := range queues[:n] {
+			q.mu.Unlock()
+		}
+		queues, moved = queues[n:], moved[n:]
+	}
+}
+
+// findLocked is find for queues that are all locked.
+func findLocked(moved []*movedQueue, relocate bool) {
+	var holding []*movedQueue
+	for _, mq := range moved {
+		if mq.q.deleted {
+			continue
+		}
+		mq.q.sm.Find(mq.moves, relocate)
+		if mq.q.sm.Unacked() > 0 {
+			holding = append(holding, mq)
+		}
+	}
+	if len(holding) > 0 {
+		held(queuesOf(holding), func(i int, s *slot) { queue.Match(holding[i].moves, &s.e, relocate) })
+	}
 }
 
 func (q *movedQueue) at(seq uint64, from journal.Position) *queue.Move {
@@ -159,6 +191,7 @@ func (b *Broker) move(m *moving) error {
 	if err := b.journal.Sync(last); err != nil {
 		return err
 	}
+	var relocated []*movedQueue
 	for _, mq := range m.order {
 		copied := mq.moves[:0]
 		for _, move := range mq.moves {
@@ -167,16 +200,11 @@ func (b *Broker) move(m *moving) error {
 				copied = append(copied, move)
 			}
 		}
-		mq.moves = copied
-		if len(copied) == 0 {
-			continue
+		if mq.moves = copied; len(copied) > 0 {
+			relocated = append(relocated, mq)
 		}
-		mq.q.mu.Lock()
-		if !mq.q.deleted {
-			mq.q.find(copied, true)
-		}
-		mq.q.mu.Unlock()
 	}
+	find(relocated, true)
 	for i := range m.records {
 		r := &m.records[i]
 		if len(r.targets) == 0 {
@@ -208,15 +236,10 @@ func (b *Broker) copyLive(m *moving) (last journal.Position) {
 			mq.q.mu.Unlock()
 		}
 	}()
-	live := false
-	for _, mq := range m.order {
-		if mq.q.deleted {
-			continue
-		}
-		mq.q.find(mq.moves, false)
-		live = live || slices.ContainsFunc(mq.moves, func(m queue.Move) bool { return m.Found })
-	}
-	if !live {
+	findLocked(m.order, false)
+	if !slices.ContainsFunc(m.order, func(mq *movedQueue) bool {
+		return slices.ContainsFunc(mq.moves, func(m queue.Move) bool { return m.Found })
+	}) {
 		return 0
 	}
 	b.journal.Lock()

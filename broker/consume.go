@@ -53,7 +53,6 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 	c := ch.newConsumer(a, q)
 	c.Priority, c.timeout = own.Priority, own.Timeout
 	conn.b.timeouts.note(c.timeout)
-	twin := ch.consumes(q)
 	t := conn.begin()
 	// The connection knows it first: a deletion of the queue finds it in both places, or in none.
 	conn.remember(c)
@@ -65,11 +64,7 @@ func (ch *Channel) Consume(a *ConsumeArgs) (*Consumer, *Error) {
 		e = refuse(ExclusiveUse, "%s in exclusive use", queueName(a.Queue, conn.vhost.name))
 	default:
 		q.used.Store(t.now)
-		if q.members == nil {
-			q.members = make(map[*Consumer]struct{})
-		}
-		q.members[c] = struct{}{}
-		q.twins = q.twins || twin
+		q.enrol(c)
 		q.sm.AddConsumer(&c.Consumer)
 		if a.Credited && a.Credit > 0 {
 			q.sm.Grant(&c.Consumer, a.Credit)
@@ -182,7 +177,7 @@ func (c *Consumer) remove(t *turn) {
 	q.mu.Lock()
 	_, member := q.members[c]
 	if member {
-		delete(q.members, c)
+		q.strike(c)
 		q.serves.CompareAndSwap(c, nil)
 		if q.id != 0 && q.sm.Inflight(&c.Consumer) > 0 {
 			q.stray(c.ch)
@@ -238,6 +233,7 @@ func (c *Consumer) cancelled(t *turn, e *Error) {
 
 // forget takes the consumer off its connection's list.
 func (c *Consumer) forget() {
+	c.ch.undeny(c)
 	conn := c.ch.conn
 	conn.mu.Lock()
 	_, known := conn.consumers[c]
@@ -262,18 +258,6 @@ func (ch *Channel) Consumer(tag string) *Consumer {
 	ch.conn.mu.Lock()
 	defer ch.conn.mu.Unlock()
 	return ch.byTag[tag]
-}
-
-// consumes reports whether one of the channel's consumers is of q.
-func (ch *Channel) consumes(q *Queue) bool {
-	ch.conn.mu.Lock()
-	defer ch.conn.mu.Unlock()
-	for _, c := range ch.byTag {
-		if c.q == q {
-			return true
-		}
-	}
-	return false
 }
 
 // consumers lists the channel's consumers, the oldest first.

@@ -431,6 +431,7 @@ func (b *Broker) deleteQueueIf(q *Queue, t *turn, ok func() *Error) (int, *Error
 		members = append(members, c)
 	}
 	clear(q.members)
+	q.channels = nil
 	q.serves.Store(nil)
 	q.mu.Unlock()
 

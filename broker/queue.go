@@ -59,6 +59,8 @@ type Queue struct {
 	noted      journal.Position // of its declaration; 0 when it is not durable or was recovered
 
 	members map[*Consumer]struct{} // consumers; nil before the first one; guarded by mu
+	// channels counts them by channel, nil while they are few: see consumersOf; guarded by mu.
+	channels map[*Channel]int
 	// limbo is how many messages have left it for a dead-letter exchange and are not settled yet;
 	// guarded by mu.
 	limbo int

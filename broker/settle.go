@@ -285,15 +285,6 @@ func (q *Queue) served(t *turn) {
 	q.dispatch(t)
 }
 
-// roomier wakes the channel's consumers after settlements gave its own limit room.
-func (ch *Channel) roomier(t *turn) {
-	if ch.limit.Load() > 0 || ch.crowded.Load() && ch.crowded.Swap(false) {
-		for _, c := range ch.consumers() {
-			c.wake(t)
-		}
-	}
-}
-
 // giveBack requeues what a channel held that is closed: all of a queue at once, as RabbitMQ does.
 func (ch *Channel) giveBack(t *turn, left unacked) {
 	if left.live > settleNow {

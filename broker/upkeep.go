@@ -173,7 +173,10 @@ func (u *upkeep) checkpointWhenDue() {
 // in the background. No lock is held. A crash before a long one is settled brings the rest of a
 // purged one back.
 func (u *upkeep) sweep(t *turn, q *Queue, backlog queue.Backlog) {
-	if backlog.Len() <= sweepNow {
+	switch n := backlog.Len(); {
+	case n == 0:
+		return
+	case n <= sweepNow:
 		q.sweep(t, &backlog)
 		return
 	}
@@ -266,7 +269,7 @@ func (u *upkeep) buryAll() {
 // sweep settles and releases the first sweepNow messages of a backlog that was taken off q.
 func (q *Queue) sweep(t *turn, backlog *queue.Backlog) {
 	var batch [sweepBatch]queue.Entry
-	for range sweepNow / sweepBatch {
+	for n := 0; n < sweepNow && backlog.Len() > 0; n += sweepBatch {
 		left := batch[:0]
 		backlog.Take(sweepBatch, &left)
 		q.mu.Lock()

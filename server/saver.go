@@ -10,9 +10,18 @@ import (
 	"github.com/firemq/firemq/internal/vfs"
 )
 
-// saveDelay is how long a change of topology waits for others before definitions.json is
-// rewritten. The journal holds the change meanwhile.
-const saveDelay = 500 * time.Millisecond
+// A change of topology waits for others before definitions.json is rewritten, which takes the longer the more there is in it: so
+// long, or saveShare times as long as that took the last time, but no longer than saveMost. So it is a small part of what
+// very many declarations cost. The journal holds the changes meanwhile.
+const (
+	saveDelay = 500 * time.Millisecond
+	saveShare = 4
+	saveMost  = time.Minute
+)
+
+func saveAfter(took time.Duration) time.Duration {
+	return min(max(saveDelay, saveShare*took), saveMost)
+}
 
 // saver rewrites definitions.json shortly after a durable change.
 type saver struct {
@@ -45,20 +54,22 @@ func (s *saver) start(b *broker.Broker) {
 
 func (s *saver) run() {
 	defer close(s.over)
-	for {
+	for took := time.Duration(0); ; {
 		select {
 		case <-s.quit:
 			return
 		case <-s.wake:
 		}
-		delay := time.NewTimer(saveDelay)
+		delay := time.NewTimer(saveAfter(took))
 		select {
 		case <-s.quit:
 			delay.Stop()
 			return
 		case <-delay.C:
 		}
-		if err := s.now(); err != nil {
+		began := time.Now()
+		err := s.now()
+		if took = time.Since(began); err != nil {
 			s.log.Error("definitions.json could not be rewritten; the journal keeps the changes and it is tried again", "error", err)
 			s.changed()
 		}

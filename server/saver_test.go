@@ -5,10 +5,21 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/firemq/firemq/broker/definitions"
 	"github.com/firemq/firemq/internal/vfs"
 )
+
+func TestSaveAfter(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: saveDelay, time.Millisecond: saveDelay, time.Second: 4 * time.Second, time.Hour: time.Minute,
+	} {
+		if got := saveAfter(took); got != want {
+			t.Errorf("after %s that took %s, want %s", got, took, want)
+		}
+	}
+}
 
 // The first write of a start and that of a change half a second later, on a slow disk, are one after the other: they
 // share the name of the file that becomes definitions.json.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -56,6 +57,50 @@ func TestReplaceSection(t *testing.T) {
 	}
 	if _, err := replaceSection(text, "y", "new"); err == nil {
 		t.Error("no error for a marker that is missing")
+	}
+}
+
+// TestAbsences: who was not measured, or failed, is in the document with the reason.
+func TestAbsences(t *testing.T) {
+	dir := t.TempDir()
+	s := settings{out: dir}
+	out, err := newResults(s, processes{s}, []absence{{"lavinmq", "not asked for"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, broker := range []string{"firemq", "rabbitmq"} {
+		if err := out.add(result{Scenario: "transient", Broker: broker, CPU: 1, Delivered: 1000, RSS: 10}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, broker := range []string{"rabbitmq", "nats-jetstream"} {
+		if err := out.failed("persistent", broker, 2, errors.New("no answer,\n\tnever")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out.close()
+	r, err := readReport(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grid := r.grid([]string{"transient", "persistent"}, func(r result) string { return fmt.Sprint(r.CPU) })
+	want := `| | firemq | rabbitmq | nats-jetstream |
+| --- | --- | --- | --- |
+| transient, 1 publisher, 1 consumer | 1 | 1 |  |
+| persistent, 1 and 1 |  | failed | failed |
+
+`
+	if grid != want {
+		t.Errorf("got\n%s\nwant\n%s", grid, want)
+	}
+	text, err := method(r, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Run 2 of *persistent, 1 and 1* of nats-jetstream failed: no answer, never\n", "- `lavinmq`: not asked for\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
 	}
 }
 

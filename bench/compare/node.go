@@ -205,6 +205,9 @@ func runLoad(ctx context.Context, command []string) (*bench.Report, []byte, erro
 	if jsonErr := json.Unmarshal(raw, &rep); jsonErr != nil {
 		return nil, raw, fmt.Errorf("the report of %s: %w", strings.Join(command, " "), jsonErr)
 	}
+	if rep.Broken != "" {
+		return nil, raw, errors.New(rep.Broken)
+	}
 	return &rep, raw, nil // what was lost is in the report
 }
 

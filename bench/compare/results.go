@@ -97,6 +97,14 @@ type machine struct {
 	Seconds  float64 `json:"seconds"`
 	Runs     int     `json:"runs"`
 	Messages int     `json:"messages"`
+
+	Without []absence `json:"without,omitempty"`
+}
+
+// absence is a broker that was not measured.
+type absence struct {
+	Broker string `json:"broker"`
+	Why    string `json:"why"`
 }
 
 func thisMachine(s settings, engine string) machine {
@@ -144,30 +152,35 @@ func (t *table) close() error { return t.f.Close() }
 // results is the folder of one comparison.
 type results struct {
 	runs     *table
-	failures *os.File
+	failures *table
 }
 
-func newResults(s settings, where place) (*results, error) {
-	if err := writeJSON(filepath.Join(s.out, "machine.json"), thisMachine(s, where.describe())); err != nil {
+func newResults(s settings, where place, without []absence) (*results, error) {
+	m := thisMachine(s, where.describe())
+	m.Without = without
+	if err := writeJSON(filepath.Join(s.out, "machine.json"), m); err != nil {
 		return nil, err
 	}
 	runs, err := newTable(filepath.Join(s.out, "runs.csv"), header)
 	if err != nil {
 		return nil, err
 	}
-	failures, err := os.Create(filepath.Join(s.out, "raw", "failures.log"))
+	failures, err := newTable(filepath.Join(s.out, failuresFile), []string{"scenario", "broker", "run", "error"})
 	return &results{runs: runs, failures: failures}, err
 }
 
+// failuresFile has the runs that ended with an error.
+const failuresFile = "failures.csv"
+
 func (r *results) add(res result) error { return r.runs.write(res.record()) }
 
-func (r *results) failed(scenario, broker string, run int, err error) {
-	fmt.Fprintf(r.failures, "%s %s %d: %v\n", scenario, broker, run, err)
+func (r *results) failed(scenario, broker string, run int, err error) error {
+	return r.failures.write([]string{scenario, broker, strconv.Itoa(run), err.Error()})
 }
 
 func (r *results) close() {
 	r.runs.close()
-	r.failures.Close()
+	r.failures.close()
 }
 
 func writeJSON(path string, v any) error {

@@ -202,12 +202,15 @@ func compare(ctx context.Context, s settings) error {
 		return err
 	}
 	var found []column
+	var without []absence
 	for _, c := range columns(s) {
 		if len(s.brokers) > 0 && !slices.Contains(s.brokers, c.name) {
+			without = append(without, absence{c.name, "not asked for"})
 			continue
 		}
 		if err := where.found(c.kind); err != nil {
 			fmt.Printf("without %s: %v\n", c.name, err)
+			without = append(without, absence{c.name, err.Error()})
 			continue
 		}
 		found = append(found, c)
@@ -215,7 +218,7 @@ func compare(ctx context.Context, s settings) error {
 	if len(found) == 0 {
 		return errors.New("no broker to measure")
 	}
-	out, err := newResults(s, where)
+	out, err := newResults(s, where, without)
 	if err != nil {
 		return err
 	}
@@ -240,7 +243,9 @@ func compare(ctx context.Context, s settings) error {
 				if err != nil {
 					// The others can still be compared; the hole shows in the tables.
 					fmt.Printf("%s, %s: %v\n", sc.name, c.name, err)
-					out.failed(sc.name, c.name, number, err)
+					if err := out.failed(sc.name, c.name, number, err); err != nil {
+						return err
+					}
 				}
 				for _, res := range all {
 					fmt.Println(res.line())

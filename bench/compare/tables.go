@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -24,7 +26,11 @@ type report struct {
 	brokers []string // in order of columns
 	title   map[string]string
 	lost    []string
+	failed  []failure
 }
+
+// failure is a run that ended with an error.
+type failure struct{ scenario, broker, run, err string }
 
 // sections are the parts of the document that are made here, by the name of their marker.
 var sections = []struct {
@@ -138,6 +144,19 @@ func readReport(dir string) (*report, error) {
 		}
 	}
 	r.runs = len(records)
+	failed, err := readCSV(filepath.Join(dir, failuresFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for i, rec := range failed {
+		if len(rec) != 4 {
+			return nil, fmt.Errorf("%s, line %d: %d fields, not 4", failuresFile, i+2, len(rec))
+		}
+		r.failed = append(r.failed, failure{rec[0], rec[1], rec[2], strings.Join(strings.Fields(rec[3]), " ")})
+		if !slices.Contains(r.brokers, rec[1]) {
+			r.brokers = append(r.brokers, rec[1])
+		}
+	}
 	order := columnNames()
 	slices.SortStableFunc(r.brokers, func(a, b string) int { return slices.Index(order, a) - slices.Index(order, b) })
 	for _, key := range keys {
@@ -227,10 +246,15 @@ func (r *report) get(scenario, broker string) (result, bool) {
 	return result{}, false
 }
 
-// of are the brokers with results in any of these scenarios.
+// fails says whether a run of it ended with an error.
+func (r *report) fails(scenario, broker string) bool {
+	return slices.ContainsFunc(r.failed, func(f failure) bool { return f.scenario == scenario && f.broker == broker })
+}
+
+// of are the brokers with results, or failures, in any of these scenarios.
 func (r *report) of(scenarios ...string) (brokers []string) {
 	for _, b := range r.brokers {
-		if slices.ContainsFunc(scenarios, func(s string) bool { _, ok := r.get(s, b); return ok }) {
+		if slices.ContainsFunc(scenarios, func(s string) bool { _, ok := r.get(s, b); return ok || r.fails(s, b) }) {
 			brokers = append(brokers, b)
 		}
 	}
@@ -258,6 +282,9 @@ func (r *report) grid(scenarios []string, cell func(result) string) string {
 		for i, broker := range brokers {
 			if row, ok := r.get(s, broker); ok {
 				cells[i] = cell(row)
+				empty = false
+			} else if r.fails(s, broker) {
+				cells[i] = "failed"
 				empty = false
 			}
 		}
@@ -297,6 +324,15 @@ func method(r *report, _ settings) (string, error) {
 		fmt.Fprintf(&b, "\nLost or delivered twice:\n\n- %s\n", strings.Join(r.lost, "\n- "))
 	} else {
 		fmt.Fprint(&b, "\nNo message was lost or delivered twice by any of them, in any run that ended.\n")
+	}
+	for _, f := range r.failed {
+		fmt.Fprintf(&b, "\nRun %s of *%s* of %s failed: %s\n", f.run, rowName(f.scenario, m), cmp.Or(r.title[f.broker], f.broker), f.err)
+	}
+	if len(m.Without) > 0 {
+		fmt.Fprint(&b, "\nNot measured, and why:\n\n")
+		for _, w := range m.Without {
+			fmt.Fprintf(&b, "- `%s`: %s\n", w.Broker, w.Why)
+		}
 	}
 	return b.String(), nil
 }

@@ -53,11 +53,14 @@ func watched(ctx context.Context, s settings) error {
 		}
 		watching <- err
 	}()
-	_, err = bench.Run(ctx, bench.Options{
+	rep, err := bench.Run(ctx, bench.Options{
 		URL: n.url("amqp"), Consumers: 1, Persistent: s.persistent, Warmup: warmup * time.Second,
 		Duration: time.Duration(2*s.pairs*s.window+2) * time.Second, Live: w.second,
 	})
 	cancel()
+	if err == nil {
+		err = rep.Err()
+	}
 	if err := errors.Join(<-watching, w.err, err); err != nil {
 		return err
 	}
@@ -97,7 +100,7 @@ func populate(ctx context.Context, s settings, url string) (stop func(), err err
 	ctx, cancel := context.WithCancel(ctx)
 	there, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		_, err := bench.Run(ctx, bench.Options{
+		rep, err := bench.Run(ctx, bench.Options{
 			URL: url, Consumers: s.connections - 1, Queues: s.queues, Rate: 1, Duration: 24 * time.Hour, Patience: askPatience,
 			Live: func(bench.Second) {
 				select {
@@ -106,6 +109,9 @@ func populate(ctx context.Context, s settings, url string) (stop func(), err err
 				}
 			},
 		})
+		if err == nil {
+			err = rep.Err()
+		}
 		ended <- err
 	}()
 	select {

@@ -281,14 +281,17 @@ func (f *fifo) checkMarks() error {
 
 func (cs *consumers) check(unacked int) error {
 	n, exclusive, turns, takers, inflight := 0, 0, 0, 0, uint64(0)
-	members := make(map[*rank]int)
+	var last *Consumer
 	for c := range cs.all() {
 		n++
 		inflight += c.inflight
 		if c.Exclusive {
 			exclusive++
 		}
-		members[c.rank]++
+		if c != c.rank.first && c.listPrev != last || c == c.rank.first && c.listPrev != nil || c.listNext == nil && c != c.rank.last {
+			return fmt.Errorf("consumer is not in its place of the list")
+		}
+		last = c
 		mayTake := c.room > 0 && (!cs.single || c == cs.active)
 		switch c.state {
 		case taking:
@@ -322,8 +325,8 @@ func (cs *consumers) check(unacked int) error {
 	}
 	inRings := 0
 	for i, r := range cs.ranks {
-		if int(r.index) != i || int(r.members) != members[r] || r.members == 0 {
-			return fmt.Errorf("rank %d: index %d, %d members of %d", i, r.index, r.members, members[r])
+		if r.first == nil || r.first.rank != r || r.last.rank != r {
+			return fmt.Errorf("rank %d without a consumer of its own", i)
 		}
 		if i > 0 && cs.ranks[i-1].priority <= r.priority {
 			return fmt.Errorf("rank %d of priority %d follows %d", i, r.priority, cs.ranks[i-1].priority)

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 )
@@ -27,17 +28,16 @@ type consumer struct {
 	rank     *rank
 
 	ringPrev, ringNext *Consumer // the taking ones of its rank
-	listPrev, listNext *Consumer // all of the queue, in order of registration
+	listPrev, listNext *Consumer // all of its rank, in order of registration
 }
 
 // rank is the consumers of one priority. Those that are taking form a ring, and take turns. As in RabbitMQ,
 // one that used its room up leaves the ring when its turn comes: with new room by then it keeps its turn,
 // later it is the last.
 type rank struct {
-	next     *Consumer // whose turn it is; nil when none is taking
-	priority int64
-	index    int32 // in consumers.ranks
-	members  int32
+	next        *Consumer // whose turn it is; nil when none is taking
+	priority    int64
+	first, last *Consumer // all of them, in order of registration; never none
 }
 
 // consumers is a queue's consumers. Those that cannot take a message cost Dispatch nothing but their last turn.
@@ -51,11 +51,10 @@ type consumers struct {
 	// that many different priorities cost.
 	from int
 
-	n           int
-	exclusive   int
-	single      bool      // x-single-active-consumer; immutable
-	active      *Consumer // single only
-	first, last *Consumer
+	n         int
+	exclusive int
+	single    bool      // x-single-active-consumer; immutable
+	active    *Consumer // single only
 }
 
 func (cs *consumers) add(c *Consumer) {
@@ -74,13 +73,6 @@ func (cs *consumers) add(c *Consumer) {
 	if c.Exclusive {
 		cs.exclusive++
 	}
-	c.listPrev = cs.last
-	if cs.last != nil {
-		cs.last.listNext = c
-	} else {
-		cs.first = c
-	}
-	cs.last = c
 	cs.join(c)
 
 	c.state = full
@@ -90,38 +82,56 @@ func (cs *consumers) add(c *Consumer) {
 	cs.admit(c)
 }
 
+// place is the index of the rank of a priority, or where it belongs.
+func (cs *consumers) place(priority int64) (i int, found bool) {
+	return slices.BinarySearchFunc(cs.ranks, priority, func(r *rank, p int64) int { return cmp.Compare(p, r.priority) })
+}
+
 // join puts c into the rank of its priority.
 func (cs *consumers) join(c *Consumer) {
-	i, ok := slices.BinarySearchFunc(cs.ranks, c.Priority, func(r *rank, p int64) int {
-		switch {
-		case r.priority > p:
-			return -1
-		case r.priority < p:
-			return 1
-		}
-		return 0
-	})
+	i, ok := cs.place(c.Priority)
 	if !ok {
 		r := &cs.plain
 		switch {
-		case r.members > 0:
+		case r.first != nil:
 			r = new(rank)
 		case cs.ranks == nil:
 			cs.ranks = cs.room[:0]
 		}
 		*r = rank{priority: c.Priority}
 		cs.ranks = slices.Insert(cs.ranks, i, r)
-		cs.renumber()
+		cs.from = min(cs.from, i)
 	}
-	c.rank = cs.ranks[i]
-	c.rank.members++
+	r := cs.ranks[i]
+	if c.rank, c.listPrev = r, r.last; r.last != nil {
+		r.last.listNext = c
+	} else {
+		r.first = c
+	}
+	r.last = c
 }
 
-func (cs *consumers) renumber() {
-	for i, r := range cs.ranks {
-		r.index = int32(i)
+// leave undoes join.
+func (cs *consumers) leave(c *Consumer) {
+	r := c.rank
+	if c.listPrev != nil {
+		c.listPrev.listNext = c.listNext
+	} else {
+		r.first = c.listNext
 	}
-	cs.from = 0
+	if c.listNext != nil {
+		c.listNext.listPrev = c.listPrev
+	} else {
+		r.last = c.listPrev
+	}
+	c.rank, c.listPrev, c.listNext = nil, nil, nil
+	if r.first == nil {
+		i, _ := cs.place(r.priority)
+		cs.ranks = slices.Delete(cs.ranks, i, i+1)
+		if i < cs.from {
+			cs.from--
+		}
+	}
 }
 
 // admit makes c taking if it is full and nothing holds it back any more.
@@ -140,7 +150,10 @@ func (cs *consumers) admit(c *Consumer) {
 		c.ringPrev, c.ringNext = r.next.ringPrev, r.next
 		c.ringPrev.ringNext, c.ringNext.ringPrev = c, c
 	}
-	cs.from = min(cs.from, int(r.index))
+	if cs.from > 0 {
+		i, _ := cs.place(r.priority)
+		cs.from = min(cs.from, i)
+	}
 }
 
 // retire takes c out of the ring, into state s.
@@ -285,23 +298,7 @@ func (cs *consumers) remove(c *Consumer) {
 	if c.Exclusive {
 		cs.exclusive--
 	}
-	if c.listPrev != nil {
-		c.listPrev.listNext = c.listNext
-	} else {
-		cs.first = c.listNext
-	}
-	if c.listNext != nil {
-		c.listNext.listPrev = c.listPrev
-	} else {
-		cs.last = c.listPrev
-	}
-	c.listPrev, c.listNext = nil, nil
-	if c.rank.members--; c.rank.members == 0 {
-		i := int(c.rank.index)
-		cs.ranks = slices.Delete(cs.ranks, i, i+1)
-		cs.renumber()
-	}
-	c.rank = nil
+	cs.leave(c)
 	if c == cs.active {
 		cs.failover()
 	}
@@ -310,25 +307,23 @@ func (cs *consumers) remove(c *Consumer) {
 // failover makes the next consumer active: by priority, then by registration.
 func (cs *consumers) failover() {
 	cs.active = nil
-	for c := range cs.all() {
-		if cs.active == nil || c.Priority > cs.active.Priority {
-			cs.active = c
-		}
-	}
-	if cs.active != nil {
+	if len(cs.ranks) > 0 {
+		cs.active = cs.ranks[0].first
 		cs.admit(cs.active)
 	}
 }
 
-// all walks the consumers in order of registration. The one at hand may be removed.
+// all walks the consumers, the lowest priority first. The one at hand may be removed.
 func (cs *consumers) all() iter.Seq[*Consumer] {
 	return func(yield func(*Consumer) bool) {
-		for c := cs.first; c != nil; {
-			next := c.listNext
-			if !yield(c) {
-				return
+		for i := len(cs.ranks) - 1; i >= 0; i-- {
+			for c := cs.ranks[i].first; c != nil; {
+				next := c.listNext
+				if !yield(c) {
+					return
+				}
+				c = next
 			}
-			c = next
 		}
 	}
 }

@@ -68,8 +68,21 @@ Presets are loads with a name; flags given beside one replace what it says:
 					return err
 				}
 			}
-			if o.Duration == 0 { // to package bench it is the default
+			for _, name := range []string{"publishers", "queues", "window", "prefetch"} { // to package bench 0 is the default
+				if f := c.Flags().Lookup(name); f.Changed && f.Value.String() == "0" {
+					return usagef("--%s 0 makes no load: see %s --help", name, c.CommandPath())
+				}
+			}
+			if o.Duration == 0 {
 				return usagef("--duration 0 measures nothing: see %s --help", c.CommandPath())
+			}
+			if len(rates) > 1 && o.RampTo > 0 {
+				return usagef("--ramp-to begins at one rate: see %s --help", c.CommandPath())
+			}
+			for flag, path := range map[string]string{"html": page, "csv": sheet} {
+				if err := creatable(flag, path); err != nil {
+					return err
+				}
 			}
 			if o.Count > 0 && !c.Flags().Changed("duration") {
 				o.Duration = 0 // as long as it takes
@@ -173,6 +186,7 @@ Presets are loads with a name; flags given beside one replace what it says:
 	f.DurationVar(&limits.p99, "max-p99", 0, "fail if p99 of the delivery latency, or of confirms where nothing is consumed, is above this, as 5ms")
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON, parameters and versions included, and nothing else on standard output; with several rates, one a line")
 	f.StringVar(&sheet, "csv", "", "write what every second shows to this `file`, a line each")
+	f.Lookup("size").DefValue, f.Lookup("rate").DefValue = "256", "" // not as Go's slices
 	f.StringVar(&page, "html", "", "write the report with its charts to this `file`, which needs no other")
 	f.BoolVar(&quiet, "quiet", false, "no line every second")
 	return c
@@ -201,12 +215,32 @@ func measure(ctx context.Context, t terminal, o bench.Options, rates []float64, 
 			break
 		}
 	}
-	if len(reports) > 1 && !asJSON {
+	if len(rates) > 1 && !asJSON {
 		if err := printRates(t.out, reports); err != nil {
 			return nil, err
 		}
 	}
 	return reports, nil
+}
+
+// creatable says before a run whether the report that a flag asks for can be written after it; path may be empty.
+func creatable(flag, path string) error {
+	switch {
+	case path == "":
+		return nil
+	case path == "-":
+		return usagef("--%s takes a file: standard output is that of the report", flag)
+	}
+	_, missing := os.Lstat(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", flag, err)
+	}
+	f.Close()
+	if missing != nil {
+		os.Remove(path)
+	}
+	return nil
 }
 
 // limits are what a run has to reach; 0: anything.

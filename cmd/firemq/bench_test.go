@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/firemq/firemq/bench"
+	"github.com/firemq/firemq/server"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -259,6 +261,61 @@ func TestBenchSteps(t *testing.T) {
 		if got.status != exitUsage || !isOneLine(got.err) || !strings.Contains(got.err, want) {
 			t.Errorf("%s: status %d, error %q", text, got.status, got.err)
 		}
+	}
+}
+
+// TestBenchOutlivesTheBroker: what was measured before the broker went away is reported.
+func TestBenchOutlivesTheBroker(t *testing.T) {
+	for _, rates := range []string{"1000", "1000,2000"} {
+		s, err := server.Start(t.Context(), server.Options{AMQP: "off", Fire: "127.0.0.1:0", HTTP: "off", Ephemeral: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(1500*time.Millisecond, func() {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel() // at once
+			s.Shutdown(ctx)
+		})
+		page, sheet := filepath.Join(t.TempDir(), "report.html"), filepath.Join(t.TempDir(), "seconds.csv")
+		got := runWith(t.Context(), nil, "", "bench", "--url", "fire://"+s.FireAddr().String(), "--rate", rates, "--warmup", "0", "--duration", "1h", "--quiet", "--html", page, "--csv", sheet)
+		want := "published and "
+		if rates != "1000" {
+			want = "published     consumed"
+		}
+		if got.status != exitFailure || !isOneLine(got.err) || !strings.Contains(got.out, want) {
+			t.Errorf("--rate %s: status %d, error %q, output\n%s", rates, got.status, got.err, got.out)
+		}
+		for path, want := range map[string]string{page: "the run broke", sheet: ",measure,1"} {
+			if raw, err := os.ReadFile(path); err != nil || !strings.Contains(string(raw), want) {
+				t.Errorf("%s: %v, %q", path, err, raw)
+			}
+		}
+	}
+}
+
+// TestBenchSaysAtOnce: what cannot be, or cannot be written at the end, ends it before the load.
+func TestBenchSaysAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		flags, want string
+		status      int
+	}{
+		{"--publishers 0", "--publishers 0 makes no load", exitUsage},
+		{"--prefetch 0", "--prefetch 0 makes no load", exitUsage},
+		{"--rate 100,200 --ramp-to 300", "--ramp-to begins at one rate", exitUsage},
+		{"--csv -", "--csv takes a file", exitUsage},
+		{"--html " + dir + "/none/report.html", "--html: open " + dir, exitFailure},
+		{"--csv " + dir, "--csv: open " + dir, exitFailure},
+	} {
+		got := runWith(t.Context(), nil, "", strings.Fields("bench --url fire://127.0.0.1:1 "+c.flags)...)
+		if got.status != c.status || !isOneLine(got.err) || !strings.Contains(got.err, c.want) {
+			t.Errorf("%s: status %d, error %q", c.flags, got.status, got.err)
+		}
+	}
+	// A run that does not come about leaves no empty report.
+	got := runWith(t.Context(), nil, "", "bench", "--url", "fire://127.0.0.1:1", "--csv", filepath.Join(dir, "seconds.csv"))
+	if left, _ := os.ReadDir(dir); len(left) > 0 || got.status != exitFailure {
+		t.Errorf("status %d, left %v", got.status, left)
 	}
 }
 

@@ -153,7 +153,7 @@ func (v *benchView) report(rep *bench.Report) error {
 		}
 		return e.Encode(rep)
 	}
-	if v.compact && rep.Err() == nil {
+	if v.compact && (rep.Err() == nil || rep.Broken != "") {
 		return nil
 	}
 	var b strings.Builder
@@ -200,6 +200,9 @@ func (v *benchView) report(rep *bench.Report) error {
 		fmt.Fprintf(&b, "\n  the broker made publishers wait %d times\n", rep.Pauses)
 	}
 	counts := fmt.Sprintf("%s published, %s lost, %s duplicated", thousands(float64(rep.Published), 0), thousands(float64(rep.Lost), 0), thousands(float64(rep.Duplicated), 0))
+	if rep.Broken != "" {
+		counts = fmt.Sprintf("%s published and %s consumed before the run broke", thousands(float64(rep.Published), 0), thousands(float64(rep.Consumed), 0))
+	}
 	if rep.Err() == nil {
 		counts = v.style.green(counts)
 	} else {

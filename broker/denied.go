@@ -1,0 +1,79 @@
+package broker
+
+import "container/heap"
+
+// denied are the consumers of a channel that its limit refused a delivery, or maxUnacked, the oldest first
+// (container/heap). They are woken one by one for as long as there is room, so that a settlement costs nothing for
+// those that go on waiting.
+type denied []*Consumer
+
+func (d denied) Len() int           { return len(d) }
+func (d denied) Less(i, j int) bool { return d[i].order < d[j].order }
+func (d denied) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].denied, d[j].denied = int32(i+1), int32(j+1)
+}
+func (d *denied) Push(x any) {
+	c := x.(*Consumer)
+	*d = append(*d, c)
+	c.denied = int32(len(*d))
+}
+func (d *denied) Pop() any {
+	last := len(*d) - 1
+	c := (*d)[last]
+	(*d)[last] = nil
+	*d = (*d)[:last]
+	if c.denied = 0; last == 0 {
+		*d = nil
+	}
+	return c
+}
+
+// most is how many deliveries of the channel may wait for their settlement.
+func (ch *Channel) most() int64 {
+	most := ch.conn.b.opt.tuning.maxUnacked
+	if limit := ch.limit.Load(); limit > 0 {
+		most = min(most, limit)
+	}
+	return most
+}
+
+// deny has c wait for room. False: there is some by now. The queue's lock is held.
+func (ch *Channel) deny(c *Consumer) bool {
+	ch.peer.Lock()
+	if c.denied == 0 {
+		heap.Push(&ch.denied, c)
+		ch.denials.Store(int32(len(ch.denied)))
+	}
+	ch.peer.Unlock()
+	// Said first: whoever makes room from now on finds c.
+	return ch.inflight.Load() >= ch.most()
+}
+
+// undeny takes c, which is gone, off those that wait for room.
+func (ch *Channel) undeny(c *Consumer) {
+	if ch.denials.Load() == 0 {
+		return
+	}
+	ch.peer.Lock()
+	if c.denied > 0 {
+		heap.Remove(&ch.denied, int(c.denied-1))
+		ch.denials.Store(int32(len(ch.denied)))
+	}
+	ch.peer.Unlock()
+}
+
+// roomier wakes consumers that wait for room, after settlements or a new limit may have made some. No lock is held.
+func (ch *Channel) roomier(t *turn) {
+	for ch.denials.Load() > 0 && ch.inflight.Load() < ch.most() {
+		ch.peer.Lock()
+		if len(ch.denied) == 0 {
+			ch.peer.Unlock()
+			return
+		}
+		c := heap.Pop(&ch.denied).(*Consumer)
+		ch.denials.Store(int32(len(ch.denied)))
+		ch.peer.Unlock()
+		c.wake(t)
+	}
+}
