@@ -101,11 +101,7 @@ func (p *client) declare(queue string) {
 // publish publishes a persistent message of some bytes.
 func (p *client) publish(queue string, size int) {
 	p.t.Helper()
-	m, err := p.b.NewMessage(&table.Properties{DeliveryMode: 2}, "", queue, make([]byte, size))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if e := p.ch.Publish(&broker.Publish{Msg: m}); e != nil {
+	if e := p.ch.Publish(p.b.NewPublish(&table.Properties{DeliveryMode: 2}, "", queue, make([]byte, size))); e != nil {
 		p.t.Fatal(e)
 	}
 	if _, e := p.c.EndTurn(); e != nil {
@@ -282,11 +278,7 @@ func TestReportOverTime(t *testing.T) {
 	}
 	publish := func(n int) {
 		for range n {
-			m, err := b.NewMessage(new(table.Properties), "", "q", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if e := ch.Publish(&broker.Publish{Msg: m}); e != nil {
+			if e := ch.Publish(b.NewPublish(new(table.Properties), "", "q", nil)); e != nil {
 				t.Fatal(e)
 			}
 		}
