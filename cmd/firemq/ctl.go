@@ -88,10 +88,18 @@ func (x *ctl) verb(use, short string, run func(args []string) error) *cobra.Comm
 				return err
 			}
 			x.c = c
+			for i, a := range args {
+				if word := strings.Trim(words[i], "[]"); a == "" && !slices.Contains(mayBeEmpty, word) {
+					return usagef("%s is empty: see %s --help", word, c.CommandPath())
+				}
+			}
 			return run(args)
 		},
 	}
 }
+
+// mayBeEmpty are the arguments of verbs that "" means something for: the default exchange, and texts.
+var mayBeEmpty = []string{"EXCHANGE", "KEY", "PAYLOAD", "PASSWORD", "TAGS", "PATTERN"}
 
 // completeTimeout is how long a shell waits for names.
 const completeTimeout = time.Second
@@ -757,14 +765,6 @@ func (x *ctl) messageVerbs() []*cobra.Command {
 
 func (x *ctl) userVerbs() []*cobra.Command {
 	var tags, configure, write, read string
-	addUser := x.verb("add-user NAME [PASSWORD]", "Add or replace a user; without PASSWORD it is read from standard input", func(a []string) error {
-		password, err := x.password(a[1:])
-		if err != nil {
-			return err
-		}
-		return x.change("PUT", api.Path("users", a[0]), map[string]any{"password": password, "tags": tags}, "user %s added", printable(a[0]))
-	})
-	addUser.Flags().StringVar(&tags, "tags", "", "administrator, monitoring, policymaker, management; with commas")
 	// user is a user as it is, to be put back with one thing changed.
 	user := func(name string) (map[string]any, error) {
 		p, err := x.call("GET", api.Path("users", name), nil)
@@ -777,6 +777,19 @@ func (x *ctl) userVerbs() []*cobra.Command {
 		}
 		return u, nil
 	}
+	addUser := x.verb("add-user NAME [PASSWORD]", "Add a user; without PASSWORD it is read from standard input", func(a []string) error {
+		if _, err := user(a[0]); err == nil {
+			return fmt.Errorf("there is a user %s already: see firemq ctl change-password and set-tags", printable(a[0]))
+		} else if r, ok := errors.AsType[*refusal](err); !ok || r.status != http.StatusNotFound {
+			return err
+		}
+		password, err := x.password(a[1:])
+		if err != nil {
+			return err
+		}
+		return x.change("PUT", api.Path("users", a[0]), map[string]any{"password": password, "tags": tags}, "user %s added", printable(a[0]))
+	})
+	addUser.Flags().StringVar(&tags, "tags", "", "administrator, monitoring, policymaker, management; with commas")
 	changePassword := x.verb("change-password USER [PASSWORD]", "Change a user's password", func(a []string) error {
 		u, err := user(a[0])
 		if err != nil {
