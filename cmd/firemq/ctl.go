@@ -265,6 +265,12 @@ func refused(status int, body []byte, path string) error {
 	switch {
 	case status == http.StatusUnauthorized && e.Error == "not_authorized":
 		text = "wrong user or password: give --user and --pass"
+	case text == "Not management user":
+		text = "the user has no tag that opens the API: it needs management, policymaker, monitoring or administrator"
+	case text == "Not monitor user":
+		text = "the user needs the tag monitoring or administrator"
+	case text == "Not administrator user":
+		text = "the user needs the tag administrator"
 	case text == "vhost_not_found", text == "vhost_or_user_not_found", text == "queue_not_found", text == "exchange_not_found",
 		status == http.StatusNotFound && (e.Error == "Object Not Found" || e.Reason == nil):
 		text = absent(path, text)
@@ -685,7 +691,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 	deleteQueue.Flags().BoolVar(&ifEmpty, "if-empty", false, "only if it holds no ready message")
 	deleteQueue.Flags().BoolVar(&ifUnused, "if-unused", false, "only if it has no consumer")
 	deleteExchange := x.verb("delete-exchange EXCHANGE", "Delete an exchange with its bindings", func(a []string) error {
-		return x.change("DELETE", api.Path("exchanges", x.vhost, a[0])+query(), nil, "exchange %s deleted", printable(a[0]))
+		return x.change("DELETE", api.Path("exchanges", x.vhost, exchangePath(a[0]))+query(), nil, "exchange %s deleted", printable(a[0]))
 	})
 	deleteExchange.Flags().BoolVar(&ifUnused, "if-unused", false, "only if it has no binding")
 	return []*cobra.Command{declareQueue, declareExchange, bind, unbind, purge, deleteQueue, deleteExchange}
@@ -787,6 +793,7 @@ func (x *ctl) userVerbs() []*cobra.Command {
 		if err != nil {
 			return err
 		}
+		x.warnOfTags(tags)
 		return x.change("PUT", api.Path("users", a[0]), map[string]any{"password": password, "tags": tags}, "user %s added", printable(a[0]))
 	})
 	addUser.Flags().StringVar(&tags, "tags", "", "administrator, monitoring, policymaker, management; with commas")
@@ -810,6 +817,7 @@ func (x *ctl) userVerbs() []*cobra.Command {
 			return err
 		}
 		u["tags"] = strings.Join(a[1:], "")
+		x.warnOfTags(strings.Join(a[1:], ""))
 		return x.change("PUT", api.Path("users", a[0]), u, "tags of %s set", printable(a[0]))
 	})
 	deleteUser := x.verb("delete-user USER", "Delete a user and close its connections", func(a []string) error {
@@ -828,8 +836,25 @@ func (x *ctl) userVerbs() []*cobra.Command {
 	return []*cobra.Command{addUser, changePassword, setTags, deleteUser, setPermissions, clearPermissions}
 }
 
+// knownTags are those that mean something.
+var knownTags = []string{"administrator", "monitoring", "policymaker", "management", "impersonator"}
+
+// warnOfTags says which tags give no rights: any are taken, for programs that look at them.
+func (x *ctl) warnOfTags(tags string) {
+	for tag := range strings.SplitSeq(tags, ",") {
+		if tag = strings.TrimSpace(tag); tag != "" && !slices.Contains(knownTags, tag) {
+			fmt.Fprintf(x.t.err, "warning: the tag %s gives no rights: %s do\n", printable(tag), strings.Join(knownTags, ", "))
+		}
+	}
+}
+
 // password is the argument, or what is typed, unseen on a terminal, or the first line of standard input.
-func (x *ctl) password(args []string) (string, error) {
+func (x *ctl) password(args []string) (password string, err error) {
+	defer func() {
+		if err == nil && password == "" {
+			err = usagef("the password is empty: nobody could log in with it")
+		}
+	}()
 	if len(args) > 0 {
 		return args[0], nil
 	}
