@@ -3,12 +3,10 @@ package broker
 import (
 	"fmt"
 	"net"
-	"strconv"
 	"sync"
 
 	"github.com/firemq/firemq/broker/auth"
 	"github.com/firemq/firemq/broker/message"
-	"github.com/firemq/firemq/broker/policy"
 	"github.com/firemq/firemq/frames/table"
 )
 
@@ -84,25 +82,36 @@ func (b *Broker) LoginHTTP(name, password string, remote net.Addr) (*auth.User, 
 	return u, nil
 }
 
-// NewMessage makes a message as an AMQP client would publish it. Exchange and key hold at most
-// message.MaxName bytes. An error is an expiration that is no number.
-func (b *Broker) NewMessage(p *table.Properties, exchange, key string, body []byte) (*message.Message, error) {
+// NewPublish makes a message as an AMQP client would publish it, ready for Channel.Publish but for Seq and Mandatory.
+// What the properties ask for counts as it does there: expiration, delay, CC and BCC, user_id; a reply_to that names the
+// pseudo-queue is a fault, for nobody could answer. Exchange and key hold at most message.MaxName bytes. Any goroutine.
+func (b *Broker) NewPublish(p *table.Properties, exchange, key string, body []byte) *Publish {
 	a := message.Attributes{
 		Encoding: message.AMQP, Persistent: p.DeliveryMode == 2, Priority: p.Priority,
 		HasHeaders: p.Has&table.HasHeaders != 0, Expiration: -1,
 	}
+	out := &Publish{UserID: p.UserID}
+	if p.ReplyTo == ReplyTo {
+		out.Fault = NoReplyConsumer
+	}
 	if p.Has&table.HasExpiration != 0 {
-		n, err := strconv.ParseInt(p.Expiration, 10, 64)
-		if err != nil || n < 0 || n > policy.MaxTTL {
-			return nil, fmt.Errorf("invalid expiration '%s'", p.Expiration)
+		ms, why := ParseExpiration([]byte(p.Expiration))
+		if why != "" && out.Fault == "" {
+			out.Fault = fmt.Sprintf("invalid expiration '%s': %s", p.Expiration, why)
 		}
-		a.Expiration = n
+		a.Expiration = ms
 	}
-	if passed, differ := b.Delay(&a, p.Headers); differ {
-		own := *p
-		own.Headers, p = passed, &own
+	selected, fault := Select(p.Headers)
+	if out.Fault == "" {
+		out.Fault = fault
 	}
-	m := message.New(a, []byte(exchange), []byte(key), b.codecs[message.AMQP].Append(nil, p), len(body))
-	copy(m.Body(), body)
-	return m, nil
+	out.Keys = selected.Keys
+	own := *p
+	if selected.BCC {
+		own.Headers = WithoutBCC(own.Headers)
+	}
+	own.Headers, _ = b.Delay(&a, own.Headers)
+	out.Msg = message.NewBlind(a, []byte(exchange), []byte(key), selected.Blind, b.codecs[message.AMQP].Append(nil, &own), len(body))
+	copy(out.Msg.Body(), body)
+	return out
 }

@@ -41,6 +41,7 @@ type ExchangeView struct {
 	Exchange
 	Stats     *ExchangeStats
 	Governing Governing // the policies that apply
+	Alternate string    // exchange that gets what this one routes nowhere, of its argument or a policy; "": none
 }
 
 // Exchanges lists a vhost's exchanges by name, the default one first.
@@ -54,7 +55,7 @@ func (b *Broker) Exchanges(vhost string) []ExchangeView {
 	list := make([]ExchangeView, 0, len(v.exchanges)+1)
 	list = append(list, v.defaultExchange())
 	for _, x := range v.exchanges {
-		list = append(list, ExchangeView{vhost, *x, x.stats, x.governing})
+		list = append(list, x.view(vhost))
 	}
 	b.topo.RUnlock()
 	slices.SortFunc(list, func(a, b ExchangeView) int { return strings.Compare(a.Name, b.Name) })
@@ -76,11 +77,16 @@ func (b *Broker) Exchange(vhost, name string) (ExchangeView, bool) {
 	if x == nil {
 		return ExchangeView{}, false
 	}
-	return ExchangeView{vhost, *x, x.stats, x.governing}, true
+	return x.view(vhost), true
+}
+
+// view is called with Broker.topo held.
+func (x *Exchange) view(vhost string) ExchangeView {
+	return ExchangeView{vhost, *x, x.stats, x.governing, policy.Alternate(x.alternate, x.governing.Definition)}
 }
 
 func (v *VHost) defaultExchange() ExchangeView {
-	return ExchangeView{v.name, Exchange{Type: "direct", Durable: true}, &v.direct, Governing{}}
+	return ExchangeView{v.name, Exchange{Type: "direct", Durable: true}, &v.direct, Governing{}, ""}
 }
 
 // Bindings lists a vhost's bindings by source, destination and key: those of one source, of one

@@ -20,6 +20,20 @@ func (s *scene) amqpPublish(queue, body string, headers amqp.Table) {
 	}
 }
 
+func expireAnywhere(s *scene) {
+	s.connect()
+	s.deadLetters("q", fields{"x-expire-anywhere": true})
+	s.queue("plain", nil)
+	for _, queue := range []string{"plain", "q"} {
+		s.publish("", queue, "stays")
+		s.do("publish", fields{"key": queue, "body": "short", "properties": fields{"expiration": 30}})
+	}
+	s.died(s.takeWhenThere("dead", "short"), "q", "expired")
+	s.equal("messages in the queue without the argument", s.do("declare_queue", fields{"name": "plain", "durable": true, "passive": true})["messages"], 2)
+	s.take("q", "stays")
+	s.empty("q")
+}
+
 func delayedMessage(s *scene) {
 	s.connect()
 	s.do("declare_exchange", fields{"name": "later", "type": "x-delayed-message", "args": fields{"x-delayed-type": "topic"}})

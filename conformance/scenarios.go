@@ -61,6 +61,7 @@ var scenarios = []scenario{
 	{"interop-amqp-to-fire", "a message from AMQP: body, properties, headers of every type", "", interopAMQPToFire},
 	{"interop-fire-to-amqp", "a message to AMQP: body, properties, headers", "", interopFireToAMQP},
 
+	{"expire-anywhere", "a message expires behind one that stays", "", expireAnywhere},
 	{"delayed-message", "x-delay, in every exchange and in that of the type x-delayed-message", "", delayedMessage},
 	{"delayed-until", "x-delay-until, from both protocols", "", delayedUntil},
 	{"delivery-limit", "x-delivery-count, and the dead letter", "", deliveryLimit},

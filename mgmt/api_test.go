@@ -23,6 +23,9 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/nothing", nil, 404, "Not Found"},
 		{"GET", "/queues/%2", nil, 400, ""},
 		{"GET", "/", nil, 301, ""},
+		{"GET", "/index.html", nil, 200, ""},
+		{"GET", "/queues?columns=%", nil, 400, ""},
+		{"GET", "/queues?name=%zz", nil, 400, ""},
 		{"POST", "/overview", object{}, 405, ""},
 		{"GET", "/queues/absent", nil, 404, "Not Found"},
 		{"PUT", "/queues/absent/q", object{}, 404, "vhost_not_found"},
@@ -35,6 +38,9 @@ func TestAnswers(t *testing.T) {
 		{"PUT", "/queues/%2F/q2", object{"arguments": object{"x-queue-type": "stream"}}, 400, "stream"},
 		{"PUT", "/queues/%2F/q2", "{", 400, "not_json"},
 		{"PUT", "/queues/%2F/q2", "[]", 400, "not_json"},
+		{"PUT", "/queues/%2F/q2", `"{}"`, 400, "invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?"},
+		{"PUT", "/queues/%2F/q2", `{"arguments":` + strings.Repeat(`{"a":`, 500) + "1" + strings.Repeat("}", 501), 400, "table: nested deeper than"},
+		{"PUT", "/queues/%2F/q2", `{"arguments":{"a":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + "}}", 400, "table: nested deeper than"},
 		{"PUT", "/queues/%2F/amq.q", object{}, 401, "Access refused."},
 		{"PUT", "/queues/%2F/" + strings.Repeat("q", 256), object{}, 400, "queue should be less than 255 bytes, actually was 256"},
 		{"PUT", "/queues/%2F/q3", object{"node": "other@host"}, 400, "Node other@host could not be contacted"},
@@ -43,6 +49,7 @@ func TestAnswers(t *testing.T) {
 		{"PUT", "/exchanges/%2F/x", object{"type": "topic"}, 201, ""},
 		{"PUT", "/exchanges/%2F/x", object{"type": "fanout"}, 400, "inequivalent arg 'type'"},
 		{"PUT", "/exchanges/%2F/x2", object{"type": "z"}, 400, "invalid exchange type 'z'"},
+		{"PUT", "/exchanges/%2F/x2", object{"type": ""}, 400, "invalid exchange type ''"},
 		{"PUT", "/exchanges/%2F/amq.direct", object{"type": "direct", "durable": true}, 204, ""},
 		{"PUT", "/exchanges/%2F/amq.default", object{"type": "direct", "durable": true}, 401, "Access refused."},
 		{"DELETE", "/exchanges/%2F/amq.topic", nil, 401, "Access refused."},
@@ -73,6 +80,9 @@ func TestAnswers(t *testing.T) {
 		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "properties", object{"priority": "high"}), 400, `["not_int","priority"]`},
 		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "properties", object{"content_type": 1}), 400, `["not_string","content_type"]`},
 		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "properties", object{"user_id": "else"}), 400, "406 PRECONDITION_FAILED - user_id"},
+		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "properties", object{"expiration": "-1"}), 400, "406 PRECONDITION_FAILED - invalid expiration '-1': {value_negative,-1}"},
+		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "properties", object{"headers": object{"CC": "q"}}), 400, `406 PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,"CC",longstr}`},
+		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "properties", object{"reply_to": "amq.rabbitmq.reply-to"}), 400, "406 PRECONDITION_FAILED - fast reply consumer does not exist"},
 		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "payload", 1), 400, "payload_not_string"},
 		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "a!!"), "payload_encoding", "base64"), 400, `["not_base64","a!!"]`},
 		{"POST", "/exchanges/%2F/amq.default/publish", with(message("q", "x"), "payload_encoding", "z"), 400, `["unsupported_encoding","z"]`},
@@ -175,6 +185,22 @@ func message(key, payload string) object {
 func with(o object, key string, v any) object {
 	o[key] = v
 	return o
+}
+
+// TestPublishSelects: CC and BCC are further routing keys of what is published over HTTP, too, and nobody sees BCC.
+func TestPublishSelects(t *testing.T) {
+	c := start(t)
+	for _, q := range []string{"first", "copied", "blind"} {
+		c.want(201, "PUT", "/queues/%2F/"+q, object{})
+	}
+	properties := object{"headers": object{"CC": []string{"copied"}, "BCC": []string{"blind"}, "n": 1}}
+	c.want(200, "POST", "/exchanges/%2F/amq.default/publish", with(message("first", "x"), "properties", properties))
+	for _, q := range []string{"first", "copied", "blind"} {
+		a := c.want(200, "POST", "/queues/%2F/"+q+"/get", object{"count": 2, "ackmode": "ack_requeue_false", "encoding": "auto"})
+		if strings.Count(a.body, `"payload":"x"`) != 1 || !strings.Contains(a.body, `"properties":{"headers":{"CC":["copied"],"n":1}}`) {
+			t.Errorf("%s: %s", q, a.body)
+		}
+	}
 }
 
 // TestPermissions: the API's verbs are limited by the permissions of who asks, an administrator's too.

@@ -5,6 +5,7 @@ import "github.com/firemq/firemq/broker"
 // endpoints is the API: each path, who may use it, and what carries it out. docs/http-api.md describes them.
 func endpoints() []endpoint {
 	return []endpoint{
+		{path: "/index.html", level: public, get: index},
 		{path: "/overview", level: member, get: overview},
 		{path: "/whoami", level: member, get: whoami},
 		{path: "/version", level: public, get: version},

@@ -69,7 +69,7 @@ func putExchange(r *request) error {
 	if d.Type, err = b.text("type"); err != nil {
 		return err
 	}
-	if d.Type == "" {
+	if _, there := b["type"]; !there {
 		d.Type = "direct"
 	}
 	if !broker.IsExchangeType(d.Type) {

@@ -258,11 +258,7 @@ func aliveness(r *request) error {
 			return refusal(e)
 		}
 		defer ch.Close()
-		m, err := r.s.opt.Broker.NewMessage(new(table.Properties), "", aliveQueue, []byte("test_message"))
-		if err != nil {
-			return err
-		}
-		if e := ch.Publish(&broker.Publish{Msg: m}); e != nil {
+		if e := ch.Publish(r.s.opt.Broker.NewPublish(new(table.Properties), "", aliveQueue, []byte("test_message"))); e != nil {
 			return refusal(e)
 		}
 		ok, e := ch.Get(aliveQueue, true, func(*broker.Delivery, int) {})

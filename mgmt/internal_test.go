@@ -105,7 +105,7 @@ func FuzzPath(f *testing.F) {
 
 // publicPaths are what RabbitMQ, too, answers without credentials.
 var publicPaths = []string{
-	"/auth", "/login", "/version", "/health/checks/is-in-service", "/health/checks/below-node-connection-limit", "/health/checks/ready-to-serve-clients",
+	"/index.html", "/auth", "/login", "/version", "/health/checks/is-in-service", "/health/checks/below-node-connection-limit", "/health/checks/ready-to-serve-clients",
 	"/health/checks/reached-target-cluster-size",
 }
 

@@ -84,12 +84,9 @@ func publish(r *request) error {
 		if e := ch.Confirms(); e != nil {
 			return refusal(e)
 		}
-		m, err := r.s.opt.Broker.NewMessage(props, x.Name, key, payload)
-		if err != nil {
-			return badRequest(err.Error())
-		}
-		e = ch.Publish(&broker.Publish{Msg: m, Seq: 1, Mandatory: true, UserID: props.UserID})
-		if e == nil {
+		p := r.s.opt.Broker.NewPublish(props, x.Name, key, payload)
+		p.Seq, p.Mandatory = 1, true
+		if e = ch.Publish(p); e == nil {
 			_, e = c.EndTurn()
 		}
 		if e != nil {

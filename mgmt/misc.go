@@ -2,9 +2,22 @@ package mgmt
 
 import (
 	"encoding/base64"
+	"fmt"
 	"slices"
 	"strings"
 )
+
+// index lists the paths of the API with their methods, for who looks at /api in a browser.
+func index(r *request) error {
+	var text strings.Builder
+	text.WriteString("The HTTP API of FireMQ, as RabbitMQ has it. docs/http-api.md says more.\n\n")
+	for _, e := range endpoints() {
+		fmt.Fprintf(&text, "%s%s: %s\n", apiPrefix, e.path, e.allow())
+	}
+	r.SetContentType("text/plain; charset=utf-8")
+	r.SetBodyString(text.String())
+	return nil
+}
 
 func emptyList(r *request) error { return r.ok([]any{}) }
 

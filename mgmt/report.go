@@ -19,6 +19,9 @@ const (
 	// unackedLong is from when a delivery is reported that waits for its acknowledgement: a longer timeout, or none,
 	// lets it wait.
 	unackedLong = 30 * time.Minute
+	// againAndAgain is from how many redeliveries on, in the time of the samples, they are reported if nothing was
+	// acknowledged.
+	againAndAgain = 20
 	// maxFindings bounds a report; the rest is counted.
 	maxFindings = 500
 )
@@ -78,14 +81,22 @@ func (d *doctor) resources() {
 			blocked++
 		}
 	}
+	// An alarm may be raised while nothing is short, for tests of clients.
+	const byHand = " It was raised by hand, or is about to end."
 	publishers := fmt.Sprintf("Publishers wait until it is over; %s.", count(blocked, "connection is blocked now", "connections are blocked now"))
 	if m.memoryAlarm {
+		if m.memoryLimit == 0 || m.resident < m.memoryLimit {
+			publishers += byHand
+		}
 		d.node(api.Critical, "memory-alarm", "The memory alarm is in effect: nobody can publish.",
 			fmt.Sprintf("The broker uses %s of memory, its limit is %s. %s", bytesText(m.resident), bytesText(m.memoryLimit), publishers),
 			"See \"firemq ctl memory\" for what takes it. Consume or purge long queues of transient messages, close idle connections, or raise limits.memory.")
 	}
 	switch {
 	case m.diskAlarm:
+		if m.diskFree > m.diskLimit {
+			publishers += byHand
+		}
 		d.node(api.Critical, "disk-alarm", "The disk alarm is in effect: nobody can publish.",
 			fmt.Sprintf("%s are free where the data is, the limit is %s. %s", bytesText(m.diskFree), bytesText(m.diskLimit), publishers),
 			"Free or add disk space; consume or purge long queues.")
@@ -130,11 +141,32 @@ func (d *doctor) journal() {
 func (d *doctor) queues(vhost string, applied map[*policy.Policy]bool) {
 	for _, x := range d.s.opt.Broker.Exchanges(vhost) {
 		applied[x.Governing.User], applied[x.Governing.Operator] = true, true
+		d.exchange(&x)
 	}
 	for _, q := range d.s.opt.Broker.Queues(vhost) {
 		v := q.View()
 		applied[v.User], applied[v.Operator] = true, true
 		d.queue(q, &v)
+	}
+}
+
+func (d *doctor) exchange(x *broker.ExchangeView) {
+	name := cmp.Or(x.Name, "amq.default")
+	found := func(severity, code, summary, cause, action string) {
+		d.find(api.Finding{Severity: severity, Code: code, Kind: "exchange", VHost: x.VHost, Name: name, Summary: summary, Cause: cause, Action: action})
+	}
+	if x.Alternate != "" {
+		if _, ok := d.s.opt.Broker.Exchange(x.VHost, x.Alternate); !ok {
+			found(api.Warning, "alternate-exchange-missing", "What this exchange routes to no queue is lost.",
+				fmt.Sprintf("Its alternate exchange '%s' does not exist.", x.Alternate),
+				"Declare that exchange and bind a queue to it, or correct the exchange's argument or policy.")
+		}
+	}
+	in, out, window := d.s.sampler.routed(x.Stats, d.now.UnixMilli())
+	if in > 0 && out == 0 && window >= d.patience/2 && x.Name != broker.TraceExchange {
+		found(api.Note, "nothing-routed", "Nothing that is published to this exchange reaches a queue.",
+			fmt.Sprintf("%s in %s, and no queue was bound for any.", count(int(in), "message came", "messages came"), lasted(window)),
+			"See \"firemq ctl list bindings\" and the publisher's routing keys. With mandatory a publisher is told.")
 	}
 }
 
@@ -163,6 +195,12 @@ func (d *doctor) queue(q *broker.Queue, v *broker.QueueView) {
 			fmt.Sprintf("It holds %s, and x-overflow is to drop from the head.", count(v.Ready, "message", "messages")),
 			"If no message may be lost: add consumers, raise the limit, or set x-overflow to reject-publish.")
 	}
+	by, window := d.s.sampler.change(q, v, d.now.UnixMilli())
+	if by.redelivered >= againAndAgain && by.acked == 0 && window >= d.patience/2 {
+		found(api.Warning, "redelivered-without-end", "Messages are delivered again and again, and never acknowledged.",
+			fmt.Sprintf("In %s %d were delivered that had been before, and none was acknowledged: consumers give them back, or end with them.", lasted(window), by.redelivered),
+			"See why the consumers cannot work them off. With x-delivery-limit and a dead-letter exchange such messages leave the queue.")
+	}
 	if v.Ready == 0 {
 		return
 	}
@@ -171,8 +209,7 @@ func (d *doctor) queue(q *broker.Queue, v *broker.QueueView) {
 	if oldest != 0 && waited < d.patience {
 		return
 	}
-	grown, published, taken, window := d.s.sampler.change(q, v, d.now.UnixMilli())
-	growing := grown > 0 && published > 0 && window >= d.patience/2
+	growing := by.grown > 0 && by.published > 0 && window >= d.patience/2
 	old := "since the broker was started, or longer"
 	if oldest != 0 {
 		old = "for " + lasted(waited)
@@ -181,16 +218,16 @@ func (d *doctor) queue(q *broker.Queue, v *broker.QueueView) {
 	switch {
 	case v.QueueCounts.Consumers == 0 && growing:
 		found(api.Warning, "queue-without-consumer", "The queue grows and has no consumer.",
-			fmt.Sprintf("%s It grew by %d in %s.", waits, grown, lasted(window)),
+			fmt.Sprintf("%s It grew by %d in %s.", waits, by.grown, lasted(window)),
 			"Start the consumer, or see why it is gone. If nobody needs the messages, remove the queue's bindings or give it a limit or a time to live.")
 	case v.QueueCounts.Consumers == 0:
 		found(api.Note, "messages-without-consumer", "The queue has messages and no consumer.", waits,
 			"Start the consumer; or look at them with \"firemq ctl browse\", and purge the queue if nobody needs them.")
-	case taken > 0 && growing:
+	case by.taken > 0 && growing:
 		found(api.Warning, "consumers-too-slow", "The queue grows: its consumers are slower than its publishers.",
-			fmt.Sprintf("%s In %s %d were published and %d delivered.", waits, lasted(window), published, taken),
+			fmt.Sprintf("%s In %s %d were published and %d delivered.", waits, lasted(window), by.published, by.taken),
 			"Add consumers, or make them faster; a larger prefetch helps those that wait for the network.")
-	case taken > 0:
+	case by.taken > 0:
 	case c.Full == 0 && c.Closed == 0:
 		// They could take the messages: another dispatch is on its way, or the disk is waited for.
 	case c.Full > 0 && c.Closed == 0:
@@ -246,15 +283,26 @@ func (d *doctor) consumers(vhosts []string) {
 		if h.Consumer == "" {
 			who = "who got it with basic.get"
 		}
+		connection := h.Connection.Name
+		if own, _ := h.Connection.Properties.Get("connection_name"); own.Str != "" {
+			connection += " ('" + own.Str + "')"
+		}
 		f := api.Finding{
 			Kind: "queue", VHost: h.VHost, Name: h.Queue,
 			Cause: fmt.Sprintf("%s, user %s, channel %d of connection %s, has %s unacknowledged; the oldest was delivered %s ago (delivery tag %d).",
-				capital(who), h.User, h.Channel, h.Connection.Name, count(h.Unacked, "message", "messages"), lasted(held), h.Tag),
+				capital(who), h.User, h.Channel, connection, count(h.Unacked, "message", "messages"), lasted(held), h.Tag),
 			Action: "See what that client does; see the messages with \"firemq ctl unacked\". Closing its connection with \"firemq ctl close-connection\" gives them to others.",
 		}
 		switch {
 		case h.Full && ready > 0:
 			f.Severity, f.Code = api.Warning, "consumer-stuck"
+			v := q.View()
+			switch others := count(v.QueueCounts.Consumers-1, "other consumer waits", "other consumers wait"); {
+			case h.Consumer != "" && h.Consumer == v.ExclusiveTag:
+				f.Cause += " It consumes exclusively."
+			case h.Consumer != "" && h.Consumer == v.ActiveTag:
+				f.Cause += fmt.Sprintf(" It is the single active consumer; %s for its end.", others)
+			}
 			f.Summary = fmt.Sprintf("A consumer at its prefetch limit has not acknowledged for %s, and %s.", lasted(held), count(ready, "message waits", "messages wait"))
 		case held >= unackedLong:
 			f.Severity, f.Code = api.Note, "unacked-for-long"
@@ -288,20 +336,36 @@ func (d *doctor) connections(vhosts []string) {
 	}
 }
 
-// change is by how much a queue grew, what was published into it and taken from it since the oldest sample, and how
-// long ago that was; all 0 if there is none.
-func (s *sampler) change(q *broker.Queue, v *broker.QueueView, now int64) (grown, published, taken int64, window time.Duration) {
+// change is by how much a queue grew, and what was counted.
+type change struct{ grown, published, taken, redelivered, acked int64 }
+
+// change is what became of a queue since the oldest sample, and how long ago that was; all 0 if there is none.
+func (s *sampler) change(q *broker.Queue, v *broker.QueueView, now int64) (by change, window time.Duration) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	of := s.queues[q]
 	if of == nil || len(of.times) == 0 {
-		return 0, 0, 0, 0
+		return change{}, 0
 	}
 	var buf [32]int64
 	row := statsRow(lengths{v.Ready, v.Unacked}.row(buf[:0]), &v.Stats)
 	first := of.values[0]
-	return row[0] - first[0], row[statField("publish")] - first[statField("publish")],
-		row[statField("deliver_get")] - first[statField("deliver_get")], time.Duration(now-of.times[0]) * time.Millisecond
+	since := func(name string) int64 { return row[statField(name)] - first[statField(name)] }
+	return change{row[0] - first[0], since("publish"), since("deliver_get"), since("redeliver"), since("ack")},
+		time.Duration(now-of.times[0]) * time.Millisecond
+}
+
+// routed is how many messages came to an exchange, and how many it gave to queues, since the oldest sample, and how long
+// ago that was.
+func (s *sampler) routed(x *broker.ExchangeStats, now int64) (in, out int64, window time.Duration) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	of := s.exchanges[x]
+	if of == nil || len(of.times) == 0 {
+		return 0, 0, 0
+	}
+	first := of.values[0]
+	return int64(x.In.Load()) - first[0], int64(x.Out.Load()) - first[1], time.Duration(now-of.times[0]) * time.Millisecond
 }
 
 // statField is where a counter is in a row of a queue.

@@ -101,11 +101,7 @@ func (p *client) declare(queue string) {
 // publish publishes a persistent message of some bytes.
 func (p *client) publish(queue string, size int) {
 	p.t.Helper()
-	m, err := p.b.NewMessage(&table.Properties{DeliveryMode: 2}, "", queue, make([]byte, size))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if e := p.ch.Publish(&broker.Publish{Msg: m}); e != nil {
+	if e := p.ch.Publish(p.b.NewPublish(&table.Properties{DeliveryMode: 2}, "", queue, make([]byte, size))); e != nil {
 		p.t.Fatal(e)
 	}
 	if _, e := p.c.EndTurn(); e != nil {
@@ -262,6 +258,79 @@ func TestFindingOfUnacked(t *testing.T) {
 	CheckFinding(t, s.report([]string{"/"}, time.Minute, now), "unacked-for-long", "q")
 }
 
+// TestFindingsOfRoutes: an exchange that leads nowhere, and one whose alternate exchange is not there.
+func TestFindingsOfRoutes(t *testing.T) {
+	now := time.Now()
+	s, b := watchedBroker(t, broker.Options{Now: func() int64 { return now.UnixMilli() }})
+	p := newClient(t, b)
+	alternate := table.Table{{Name: "alternate-exchange", Value: table.StringValue("other")}}
+	if e := p.c.DeclareExchange(&broker.ExchangeDeclare{Name: "x", Type: "fanout", Args: alternate}); e != nil {
+		t.Fatal(e)
+	}
+	CheckFinding(t, s.report([]string{"/"}, time.Minute, now), "alternate-exchange-missing", "x")
+	publish := func(n int) {
+		for range n {
+			if e := p.ch.Publish(b.NewPublish(new(table.Properties), "x", "k", nil)); e != nil {
+				t.Fatal(e)
+			}
+		}
+		if _, e := p.c.EndTurn(); e != nil {
+			t.Fatal(e)
+		}
+	}
+	s.sampler.sample(now.UnixMilli())
+	now = now.Add(61 * time.Second)
+	publish(3)
+	CheckFinding(t, s.report([]string{"/"}, time.Minute, now), "nothing-routed", "x")
+	if e := p.c.DeclareExchange(&broker.ExchangeDeclare{Name: "other", Type: "fanout"}); e != nil {
+		t.Fatal(e)
+	}
+	p.declare("q")
+	if e := p.c.BindQueue("q", "other", "", nil); e != nil {
+		t.Fatal(e)
+	}
+	publish(1)
+	if r := s.report([]string{"/"}, time.Minute, now); len(r.Findings) != 0 {
+		t.Errorf("by way of the alternate exchange: %+v", r)
+	}
+}
+
+// TestFindingOfRedeliveries: a consumer that gives back what it gets, until it acknowledges one.
+func TestFindingOfRedeliveries(t *testing.T) {
+	now := time.Now()
+	s, b := watchedBroker(t, broker.Options{Now: func() int64 { return now.UnixMilli() }})
+	p := newClient(t, b)
+	p.declare("q")
+	p.publish("q", 1)
+	get := func() {
+		if ok, e := p.ch.Get("q", false, func(*broker.Delivery, int) {}); !ok || e != nil {
+			t.Fatal(ok, e)
+		}
+	}
+	s.sampler.sample(now.UnixMilli())
+	now = now.Add(61 * time.Second)
+	for range 26 {
+		get()
+		if e := p.ch.Nack(0, true, true); e != nil {
+			t.Fatal(e)
+		}
+		if e := p.ch.Settle(); e != nil {
+			t.Fatal(e)
+		}
+	}
+	CheckFinding(t, s.report([]string{"/"}, time.Minute, now), "redelivered-without-end", "q")
+	get()
+	if e := p.ch.Ack(0, true); e != nil {
+		t.Fatal(e)
+	}
+	if e := p.ch.Settle(); e != nil {
+		t.Fatal(e)
+	}
+	if r := s.report([]string{"/"}, time.Minute, now); len(r.Findings) != 0 {
+		t.Errorf("after an acknowledgement: %+v", r)
+	}
+}
+
 // TestReportOverTime looks at a broker whose clock is the test's.
 func TestReportOverTime(t *testing.T) {
 	now := time.Now()
@@ -282,11 +351,7 @@ func TestReportOverTime(t *testing.T) {
 	}
 	publish := func(n int) {
 		for range n {
-			m, err := b.NewMessage(new(table.Properties), "", "q", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if e := ch.Publish(&broker.Publish{Msg: m}); e != nil {
+			if e := ch.Publish(b.NewPublish(new(table.Properties), "", "q", nil)); e != nil {
 				t.Fatal(e)
 			}
 		}
@@ -328,6 +393,11 @@ func TestReportOverTime(t *testing.T) {
 	resources = Resources{MemoryLimit: 1 << 40, DiskFreeLimit: 1 << 60, MemoryAlarm: true, DiskAlarm: true}
 	if got := codes(); !strings.HasPrefix(got, "critical memory-alarm, critical disk-alarm, ") {
 		t.Errorf("with alarms: %s", got)
+	}
+	for _, f := range s.report([]string{"/"}, time.Minute, now).Findings[:1] { // nothing is short
+		if !strings.HasSuffix(f.Cause, " It was raised by hand, or is about to end.") {
+			t.Errorf("%s: %s", f.Code, f.Cause)
+		}
 	}
 	if got := s.report(nil, time.Minute, now); got.Status != api.Critical || slices.ContainsFunc(got.Findings, func(f api.Finding) bool { return f.Kind != "node" }) {
 		t.Errorf("without vhosts: %+v", got)

@@ -163,6 +163,10 @@ func (r *request) body() (body, error) {
 	}
 	var b body
 	if err := api.Decode(p, &b); err != nil || b == nil {
+		var text string
+		if api.Decode(p, &text) == nil {
+			return nil, badRequest("invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?")
+		}
 		return nil, badRequest("not_json")
 	}
 	return b, nil

@@ -239,6 +239,9 @@ func (r *request) check(segments []string) error {
 			return err
 		}
 	}
+	if _, err := url.QueryUnescape(string(r.URI().QueryString())); err != nil {
+		return &failure{status: 400}
+	}
 	if !acceptsJSON(string(r.Request.Header.Peek("Accept"))) {
 		return &failure{status: 406}
 	}

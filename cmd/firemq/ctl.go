@@ -85,10 +85,18 @@ func (x *ctl) verb(use, short string, run func(args []string) error) *cobra.Comm
 				return err
 			}
 			x.c = c
+			for i, a := range args {
+				if word := strings.Trim(words[i], "[]"); a == "" && !slices.Contains(mayBeEmpty, word) {
+					return usagef("%s is empty: see %s --help", word, c.CommandPath())
+				}
+			}
 			return run(args)
 		},
 	}
 }
+
+// mayBeEmpty are the arguments of verbs that "" means something for: the default exchange, and texts.
+var mayBeEmpty = []string{"EXCHANGE", "KEY", "PAYLOAD", "PASSWORD", "TAGS", "PATTERN"}
 
 // completeTimeout is how long a shell waits for names.
 const completeTimeout = time.Second
@@ -254,6 +262,12 @@ func refused(status int, body []byte, path string) error {
 	switch {
 	case status == http.StatusUnauthorized && e.Error == "not_authorized":
 		text = "wrong user or password: give --user and --pass"
+	case text == "Not management user":
+		text = "the user has no tag that opens the API: it needs management, policymaker, monitoring or administrator"
+	case text == "Not monitor user":
+		text = "the user needs the tag monitoring or administrator"
+	case text == "Not administrator user":
+		text = "the user needs the tag administrator"
 	case text == "vhost_not_found", text == "vhost_or_user_not_found", text == "queue_not_found", text == "exchange_not_found",
 		status == http.StatusNotFound && (e.Error == "Object Not Found" || e.Reason == nil):
 		text = absent(path, text)

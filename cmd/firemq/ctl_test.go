@@ -97,7 +97,15 @@ func TestCtl(t *testing.T) {
 		{[]string{"unbind", "events", "orders", "--key", "order.*"}, "", "orders unbound from events"},
 		{[]string{"unbind", "events", "--to-exchange", "other", "--key", "#"}, "", "other unbound from events"},
 		{[]string{"add-user", "app", "s3cret", "--tags", "management"}, "", "user app added"},
+		{[]string{"add-user", "app", "other"}, "", "!there is a user app already: see firemq ctl change-password and set-tags"},
 		{[]string{"add-user", "typed"}, "from stdin\n", "user typed added"},
+		{[]string{"add-user", "blank", ""}, "", "!the password is empty"},
+		{[]string{"delete-exchange", ""}, "", "!Access refused."},
+		{[]string{"diagnose", "--patience", "soon"}, "", `!"soon" is neither seconds nor a duration`},
+		{[]string{"diagnose", "--patience", "5", "--json"}, "", `{"status":`},
+		{[]string{"declare-queue", ""}, "", "!NAME is empty: see firemq ctl declare-queue --help"},
+		{[]string{"delete-user", ""}, "", "!USER is empty"},
+		{[]string{"overview", "more"}, "", `!"more" is one argument too many: firemq ctl overview: see firemq ctl overview --help`},
 		{[]string{"set-tags", "typed", "monitoring,management"}, "", "tags of typed set"},
 		{[]string{"change-password", "app", "n3w"}, "", "password of app changed"},
 		{[]string{"list", "users"}, "", "typed  monitoring,management"},
@@ -178,6 +186,24 @@ func TestCtl(t *testing.T) {
 	var list []map[string]any
 	if err := json.Unmarshal([]byte(ctl("", "list", "users", "--json").out), &list); err != nil || len(list) != 2 {
 		t.Errorf("%v %v", list, err)
+	}
+}
+
+// TestCtlTags: a tag that means nothing is set, and said to mean nothing; who has no other is told what is missing.
+func TestCtlTags(t *testing.T) {
+	ctl := ctlFor(t)
+	got := ctl("", "add-user", "app", "secret", "--tags", "management, adminstrator", "--json")
+	if got.status != exitOK || got.err != "warning: the tag adminstrator gives no rights: administrator, monitoring, policymaker, management, impersonator do\n" {
+		t.Errorf("%+v", got)
+	}
+	if got := ctl("", "memory", "--user", "app", "--pass", "secret"); got.status != exitFailure || !strings.Contains(got.err, "the user needs the tag monitoring or administrator") {
+		t.Errorf("%+v", got)
+	}
+	if got := ctl("", "set-tags", "app", "adminstrator"); got.status != exitOK || !strings.Contains(got.err, "gives no rights") {
+		t.Errorf("%+v", got)
+	}
+	if got := ctl("", "overview", "--user", "app", "--pass", "secret"); got.status != exitFailure || !strings.Contains(got.err, "the user has no tag that opens the API") {
+		t.Errorf("%+v", got)
 	}
 }
 

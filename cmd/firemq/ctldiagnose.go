@@ -29,7 +29,7 @@ func (x *ctl) diagnoseVerbs() []*cobra.Command {
 		}
 		return x.diagnosis(&r)
 	})
-	diagnose.Flags().DurationVar(&patience, "patience", time.Minute, "how long something must have lasted to be reported")
+	diagnose.Flags().Var(newSeconds(&patience, time.Minute), "patience", "how long something must have lasted to be reported")
 	return []*cobra.Command{diagnose}
 }
 

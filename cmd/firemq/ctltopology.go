@@ -145,7 +145,7 @@ func (x *ctl) topologyVerbs() []*cobra.Command {
 	deleteQueue.Flags().BoolVar(&ifEmpty, "if-empty", false, "only if it holds no ready message")
 	deleteQueue.Flags().BoolVar(&ifUnused, "if-unused", false, "only if it has no consumer")
 	deleteExchange := x.verb("delete-exchange EXCHANGE", "Delete an exchange with its bindings", func(a []string) error {
-		return x.change("DELETE", api.Path("exchanges", x.vhost, a[0])+query(), nil, "exchange %s deleted", printable(a[0]))
+		return x.change("DELETE", api.Path("exchanges", x.vhost, exchangePath(a[0]))+query(), nil, "exchange %s deleted", printable(a[0]))
 	})
 	deleteExchange.Flags().BoolVar(&ifUnused, "if-unused", false, "only if it has no binding")
 	return []*cobra.Command{declareQueue, declareExchange, bind, unbind, purge, deleteQueue, deleteExchange}

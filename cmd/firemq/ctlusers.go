@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,14 +17,6 @@ import (
 
 func (x *ctl) userVerbs() []*cobra.Command {
 	var tags, configure, write, read string
-	addUser := x.verb("add-user NAME [PASSWORD]", "Add or replace a user; without PASSWORD it is read from standard input", func(a []string) error {
-		password, err := x.password(a[1:])
-		if err != nil {
-			return err
-		}
-		return x.change("PUT", api.Path("users", a[0]), map[string]any{"password": password, "tags": tags}, "user %s added", printable(a[0]))
-	})
-	addUser.Flags().StringVar(&tags, "tags", "", "administrator, monitoring, policymaker, management; with commas")
 	// user is a user as it is, to be put back with one thing changed.
 	user := func(name string) (map[string]any, error) {
 		p, err := x.call("GET", api.Path("users", name), nil)
@@ -34,6 +29,20 @@ func (x *ctl) userVerbs() []*cobra.Command {
 		}
 		return u, nil
 	}
+	addUser := x.verb("add-user NAME [PASSWORD]", "Add a user; without PASSWORD it is read from standard input", func(a []string) error {
+		if _, err := user(a[0]); err == nil {
+			return fmt.Errorf("there is a user %s already: see firemq ctl change-password and set-tags", printable(a[0]))
+		} else if r, ok := errors.AsType[*refusal](err); !ok || r.status != http.StatusNotFound {
+			return err
+		}
+		password, err := x.password(a[1:])
+		if err != nil {
+			return err
+		}
+		x.warnOfTags(tags)
+		return x.change("PUT", api.Path("users", a[0]), map[string]any{"password": password, "tags": tags}, "user %s added", printable(a[0]))
+	})
+	addUser.Flags().StringVar(&tags, "tags", "", "administrator, monitoring, policymaker, management; with commas")
 	changePassword := x.verb("change-password USER [PASSWORD]", "Change a user's password", func(a []string) error {
 		u, err := user(a[0])
 		if err != nil {
@@ -54,6 +63,7 @@ func (x *ctl) userVerbs() []*cobra.Command {
 			return err
 		}
 		u["tags"] = strings.Join(a[1:], "")
+		x.warnOfTags(strings.Join(a[1:], ""))
 		return x.change("PUT", api.Path("users", a[0]), u, "tags of %s set", printable(a[0]))
 	})
 	deleteUser := x.verb("delete-user USER", "Delete a user and close its connections", func(a []string) error {
@@ -72,8 +82,25 @@ func (x *ctl) userVerbs() []*cobra.Command {
 	return []*cobra.Command{addUser, changePassword, setTags, deleteUser, setPermissions, clearPermissions}
 }
 
+// knownTags are those that mean something.
+var knownTags = []string{"administrator", "monitoring", "policymaker", "management", "impersonator"}
+
+// warnOfTags says which tags give no rights: any are taken, for programs that look at them.
+func (x *ctl) warnOfTags(tags string) {
+	for tag := range strings.SplitSeq(tags, ",") {
+		if tag = strings.TrimSpace(tag); tag != "" && !slices.Contains(knownTags, tag) {
+			fmt.Fprintf(x.t.err, "warning: the tag %s gives no rights: %s do\n", printable(tag), strings.Join(knownTags, ", "))
+		}
+	}
+}
+
 // password is the argument, or what is typed, unseen on a terminal, or the first line of standard input.
-func (x *ctl) password(args []string) (string, error) {
+func (x *ctl) password(args []string) (password string, err error) {
+	defer func() {
+		if err == nil && password == "" {
+			err = usagef("the password is empty: nobody could log in with it")
+		}
+	}()
 	if len(args) > 0 {
 		return args[0], nil
 	}

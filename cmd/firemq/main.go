@@ -163,9 +163,9 @@ func argsBetween(least, most int) cobra.PositionalArgs {
 		names := strings.Fields(c.Use)[1:]
 		switch {
 		case len(args) < least:
-			return usagef("%s is missing: %s: see %s --help", strings.Trim(names[len(args)], "[]"), c.CommandPath()+" "+strings.Join(names, " "), c.CommandPath())
+			return usagef("%s is missing: %s: see %s --help", strings.Trim(names[len(args)], "[]"), strings.Join(append([]string{c.CommandPath()}, names...), " "), c.CommandPath())
 		case len(args) > most:
-			return usagef("%q is one argument too many: %s: see %s --help", args[most], c.CommandPath()+" "+strings.Join(names, " "), c.CommandPath())
+			return usagef("%q is one argument too many: %s: see %s --help", args[most], strings.Join(append([]string{c.CommandPath()}, names...), " "), c.CommandPath())
 		}
 		return nil
 	}

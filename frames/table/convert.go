@@ -33,7 +33,10 @@ func fromMap(m map[string]any, depth int) (Table, error) {
 			return nil, fmt.Errorf("table: name of %d bytes, at most %d", len(name), MaxName)
 		}
 		v, err := fromAny(m[name], depth)
-		if err != nil {
+		switch {
+		case err == errDepth: // the names on the way there say nothing
+			return nil, err
+		case err != nil:
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		t = append(t, Field{name, v})
@@ -93,7 +96,10 @@ func fromAny(x any, depth int) (Value, error) {
 		v := Value{Kind: Array, List: make([]Value, len(x))}
 		for i := range x {
 			e, err := fromAny(x[i], depth)
-			if err != nil {
+			switch {
+			case err == errDepth:
+				return Value{}, err
+			case err != nil:
 				return Value{}, fmt.Errorf("[%d]: %w", i, err)
 			}
 			v.List[i] = e

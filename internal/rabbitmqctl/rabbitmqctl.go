@@ -376,15 +376,15 @@ func (c *call) request(user, pass, method, path string, body any) ([]byte, error
 	if err != nil {
 		return nil, fmt.Errorf("read the answer of %s: %w", c.url, err)
 	}
+	for _, w := range api.Warnings(res.Header.Values(api.WarningHeader)) {
+		fmt.Fprintln(c.t.Err, "warning:", strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return '?'
+			}
+			return r
+		}, w))
+	}
 	if res.StatusCode < 300 {
-		for _, w := range api.Warnings(res.Header.Values(api.WarningHeader)) {
-			fmt.Fprintln(c.t.Err, "warning:", strings.Map(func(r rune) rune {
-				if unicode.IsControl(r) {
-					return '?'
-				}
-				return r
-			}, w))
-		}
 		return p, nil
 	}
 	var e api.Error

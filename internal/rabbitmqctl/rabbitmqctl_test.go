@@ -167,6 +167,9 @@ func TestCommands(t *testing.T) {
 	if want := "warning: policy 'ha' in vhost '/' was skipped (ha-mode): there are no mirrored queues\n"; got.status != 0 || got.err != want {
 		t.Errorf("an import: %d %q, want %q", got.status, got.err, want)
 	}
+	if got := run("rabbitmqctl", "{\n\"queues\": [,]}", "import_definitions", "-"); !strings.HasPrefix(got.err, "warning: line 2, column 12: invalid character ','") {
+		t.Errorf("an import of what is no JSON: %q", got.err)
+	}
 	hash := strings.TrimSpace(run("rabbitmqctl", "", "-q", "hash_password", "other").out)
 	if r := run("rabbitmqctl", "", "add_user", "salted", hash, "--pre-hashed-password"); r.status != 0 {
 		t.Errorf("%+v", r)

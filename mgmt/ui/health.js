@@ -5,7 +5,7 @@ import { badge, card, fill, h, link, num } from "./dom.js";
 const COLOURS = { critical: "warn", warning: "warn", note: "" };
 
 // where leads to the page of what a finding is about.
-const where = (f) => (f.kind === "queue" ? link("queues", f.vhost, f.name) : null);
+const where = (f) => (f.kind === "queue" || f.kind === "exchange" ? link(f.kind + "s", f.vhost, f.name) : null);
 
 const finding = (f) => card(null,
   h("p", {}, badge(f.severity, "How bad it is", COLOURS[f.severity]), " ",

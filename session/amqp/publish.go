@@ -3,7 +3,6 @@ package amqp
 import (
 	"bytes"
 	"fmt"
-	"strconv"
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/message"
@@ -117,7 +116,7 @@ func (ch *channel) examine(props []byte, l *letter) (stored []byte, ok bool) {
 		}
 	}
 	if scan.Has&table.HasExpiration != 0 {
-		ms, why := parseExpiration(scan.Expiration)
+		ms, why := broker.ParseExpiration(scan.Expiration)
 		if why != "" {
 			l.complain(fmt.Sprintf("invalid expiration '%s': %s", scan.Expiration, why))
 		}
@@ -176,41 +175,6 @@ func (l *letter) complain(fault string) {
 	if l.fault == "" {
 		l.fault = fault
 	}
-}
-
-// maxExpiration is the longest time to live in ms: ten years of 365 days.
-const maxExpiration = 315360000000
-
-// parseExpiration reads a time to live in ms, written as a decimal number; why is RabbitMQ's reason
-// against it.
-func parseExpiration(b []byte) (ms int64, why string) {
-	digits := b
-	negative := false
-	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
-		negative = b[0] == '-'
-		digits = b[1:]
-	}
-	n := 0
-	for n < len(digits) && digits[n] >= '0' && digits[n] <= '9' {
-		n++
-	}
-	switch {
-	case n == 0:
-		return 0, "no_integer"
-	case n < len(digits):
-		return 0, "{leftover_string," + strconv.Quote(string(digits[n:])) + "}"
-	}
-	for len(digits) > 1 && digits[0] == '0' {
-		digits = digits[1:]
-	}
-	ms, err := strconv.ParseInt(string(digits), 10, 64)
-	switch {
-	case negative && string(digits) != "0":
-		return 0, "{value_negative,-" + string(digits) + "}"
-	case err != nil || ms > maxExpiration:
-		return 0, "{value_too_large," + string(digits) + "}"
-	}
-	return ms, ""
 }
 
 // publish gives a complete message to the broker, and the reference with it. l is nil for one without

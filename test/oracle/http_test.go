@@ -73,7 +73,7 @@ func ask(t *testing.T, addr string, user httpUser, method, path, body string) an
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	req.Close = method == "HEAD" // a body that comes with it all the same is not to be the next answer
+	req.Close = method == "HEAD" // behind an error RabbitMQ sends the body, which is not to be the next answer
 	res, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(req)
 	if err != nil {
 		t.Fatal(err)
