@@ -34,6 +34,8 @@ func TestAnswers(t *testing.T) {
 		{"PUT", "/queues/%2F/q", object{"durable": true}, 204, ""},
 		{"PUT", "/queues/%2F/q", object{"durable": false}, 400, "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"},
 		{"PUT", "/queues/%2F/q", object{"durable": "maybe"}, 400, `["not_boolean","maybe"]`},
+		{"PUT", "/queues/%2F/q2", object{"durable": nil}, 400, `["not_boolean",null]`},
+		{"PUT", "/exchanges/%2F/x2", object{"type": "topic", "internal": nil}, 400, `["not_boolean",null]`},
 		{"PUT", "/queues/%2F/q2", object{"arguments": object{"x-max-length": nil}}, 400, "null_not_allowed"},
 		{"PUT", "/queues/%2F/q2", object{"arguments": object{"x-queue-type": "stream"}}, 400, "stream"},
 		{"PUT", "/queues/%2F/q2", "{", 400, "not_json"},
