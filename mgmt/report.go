@@ -105,6 +105,16 @@ func (d *doctor) resources() {
 			fmt.Sprintf("%s are free where the data is. Below %s nobody can publish.", bytesText(m.diskFree), bytesText(m.diskLimit)),
 			"Free or add disk space; consume or purge long queues.")
 	}
+	if d.s.suspended() {
+		d.node(api.Warning, "listeners-suspended", "No clients can connect.",
+			"The listeners of clients are suspended, as by rabbitmqctl stop_app or rabbitmq-upgrade drain.",
+			"Have them resumed, with rabbitmqctl start_app or rabbitmq-upgrade revive, when the work is done.")
+	}
+	if full, n := d.s.connectionsFull(); full {
+		d.node(api.Warning, "connections-at-limit", "No more clients can connect.",
+			fmt.Sprintf("There are %s, as many as limits.connections lets in: the next client is refused.", count(n, "connection", "connections")),
+			"See \"firemq ctl list connections\" for clients that open too many, or raise limits.connections.")
+	}
 	if !m.memoryAlarm && m.memoryLimit > 0 && m.resident > m.memoryLimit/20*19 {
 		d.node(api.Warning, "memory-low", "The broker is close to its memory limit.",
 			fmt.Sprintf("It uses %s of %s. Above that nobody can publish.", bytesText(m.resident), bytesText(m.memoryLimit)),

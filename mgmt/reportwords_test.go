@@ -390,6 +390,12 @@ func TestReportOverTime(t *testing.T) {
 	if got := codes(); got != "note messages-without-consumer" {
 		t.Errorf("after a day: %s", got)
 	}
+	resources = Resources{Connections: 3, MaxConnections: 3}
+	CheckFinding(t, s.report(nil, time.Minute, now), "connections-at-limit", "n")
+	resources = Resources{Connections: 2, MaxConnections: 3}
+	if r := s.report(nil, time.Minute, now); len(r.Findings) != 0 {
+		t.Errorf("one connection below the limit: %+v", r)
+	}
 	resources = Resources{MemoryLimit: 1 << 40, DiskFreeLimit: 1 << 60, MemoryAlarm: true, DiskAlarm: true}
 	if got := codes(); !strings.HasPrefix(got, "critical memory-alarm, critical disk-alarm, ") {
 		t.Errorf("with alarms: %s", got)
