@@ -34,6 +34,8 @@ func TestAnswers(t *testing.T) {
 		{"PUT", "/queues/%2F/q", object{"durable": true}, 204, ""},
 		{"PUT", "/queues/%2F/q", object{"durable": false}, 400, "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"},
 		{"PUT", "/queues/%2F/q", object{"durable": "maybe"}, 400, `["not_boolean","maybe"]`},
+		{"PUT", "/queues/%2F/q2", object{"durable": nil}, 400, `["not_boolean",null]`},
+		{"PUT", "/exchanges/%2F/x2", object{"type": "topic", "internal": nil}, 400, `["not_boolean",null]`},
 		{"PUT", "/queues/%2F/q2", object{"arguments": object{"x-max-length": nil}}, 400, "null_not_allowed"},
 		{"PUT", "/queues/%2F/q2", object{"arguments": object{"x-queue-type": "stream"}}, 400, "stream"},
 		{"PUT", "/queues/%2F/q2", "{", 400, "not_json"},
@@ -185,6 +187,34 @@ func message(key, payload string) object {
 func with(o object, key string, v any) object {
 	o[key] = v
 	return o
+}
+
+// TestPreconditions: a change that asks for an object to be there, or not, is refused where it is otherwise.
+func TestPreconditions(t *testing.T) {
+	c := start(t)
+	for _, r := range []struct {
+		method, path, header, value string
+		body                        any
+		status                      int
+	}{
+		{"PUT", "/queues/%2F/q", "If-Match", "*", object{}, 412},
+		{"PUT", "/queues/%2F/q", "If-None-Match", "*", object{}, 201},
+		{"PUT", "/queues/%2F/q", "If-None-Match", "*", object{}, 412},
+		{"PUT", "/queues/%2F/q", "If-Match", "*", object{}, 204},
+		{"PUT", "/queues/%2F/q", "If-Match", `"tag"`, object{}, 412},
+		{"DELETE", "/queues/%2F/q", "If-Match", `"tag"`, nil, 412},
+		{"DELETE", "/queues/%2F/q", "If-Match", "*", nil, 204},
+		{"DELETE", "/queues/%2F/q", "If-Match", "*", nil, 412},
+		{"PUT", "/users/guest", "If-None-Match", "*", object{"password": "other", "tags": ""}, 412},
+		{"PUT", "/users/new", "If-None-Match", "*", object{"password": "x", "tags": ""}, 201},
+		{"PUT", "/vhosts/%2F", "If-None-Match", "*", object{"description": "other"}, 412},
+		{"GET", "/users/guest", "If-Match", `"tag"`, nil, 200},
+	} {
+		a := c.do(r.method, r.path, r.body, r.header, r.value)
+		if a.status != r.status || r.status >= 400 && a.body != "" || a.header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s %s %s: %s: %d %q, want %d", r.method, r.path, r.header, r.value, a.status, a.body, r.status)
+		}
+	}
 }
 
 // TestPublishSelects: CC and BCC are further routing keys of what is published over HTTP, too, and nobody sees BCC.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/firemq/firemq/broker"
 	"github.com/firemq/firemq/broker/message"
+	"github.com/firemq/firemq/frames/table"
 	"github.com/firemq/firemq/mgmt/api"
 )
 
@@ -192,6 +193,9 @@ func filterOf(b body) (*broker.Filter, error) {
 			return nil, badRequest([]any{"not_json_object", key})
 		}
 		for _, name := range sortedKeys(m) {
+			if key == "properties" && !slices.Contains(propertyNames, name) {
+				return nil, badRequestf("%s is no property: %s", name, strings.Join(propertyNames, ", "))
+			}
 			n := broker.NamedText{Name: name}
 			switch v := m[name].(type) {
 			case nil:
@@ -228,6 +232,14 @@ func filterOf(b body) (*broker.Filter, error) {
 	}
 	return f, nil
 }
+
+// propertyNames are those of messages as JSON has them, headers aside.
+var propertyNames = func() (names []string) {
+	for _, f := range new(table.Properties).Texts() {
+		names = append(names, f.Name)
+	}
+	return append(names, "delivery_mode", "priority", "timestamp")
+}()
 
 // filterKeys are those of filterOf.
 var filterKeys = []string{"exchange", "routing_key", "body", "headers", "properties", "older_than", "newer_than", "use_regex"}

@@ -99,7 +99,7 @@ func TestBrowse(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	for query, reason := range map[string]string{
-		"state=gone": "state is none of", "cursor=x": "no cursor", "count=0": "count is no number", "count=x": "count is no number",
+		"state=gone": "state is none of", "property=contenttype=x": "contenttype is no property: content_type, ", "cursor=x": "no cursor", "count=0": "count is no number", "count=x": "count is no number",
 		"body=(&use_regex=true": "no regular expression", "state=unacked&cursor=ready.0.0.0": "another state", "older_than=x": "not_integer",
 		"encoding=z": "Unsupported encoding", "body=" + strings.Repeat("x", 5000): "longer than",
 	} {

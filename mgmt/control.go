@@ -21,7 +21,7 @@ func putLimits(r *request) error {
 	if err != nil {
 		return err
 	}
-	set := 0
+	var changes []func() error // once all of them are known to be good
 	for key, change := range map[string]func(string, float64) error{"memory": r.s.opt.Control.SetMemoryLimit, "disk_free": r.s.opt.Control.SetDiskFreeLimit} {
 		var size string
 		var fraction float64
@@ -37,10 +37,10 @@ func putLimits(r *request) error {
 			}
 			fraction = f
 		}
-		if err := change(size, fraction); err != nil {
-			return badRequest(err.Error())
+		if err := r.s.opt.Control.CheckLimit(size, fraction); err != nil {
+			return badRequest(key + ": " + err.Error())
 		}
-		set++
+		changes = append(changes, func() error { return change(size, fraction) })
 	}
 	for key, which := range map[string]broker.Reason{"memory_alarm": broker.PauseMemory, "disk_alarm": broker.PauseDisk} {
 		if b[key] == nil {
@@ -50,11 +50,15 @@ func putLimits(r *request) error {
 		if err != nil {
 			return err
 		}
-		r.s.opt.Control.ForceAlarm(which, on)
-		set++
+		changes = append(changes, func() error { r.s.opt.Control.ForceAlarm(which, on); return nil })
 	}
-	if set == 0 {
+	if changes == nil {
 		return badRequest("[{key_missing,memory}]")
+	}
+	for _, change := range changes {
+		if err := change(); err != nil {
+			return badRequest(err.Error())
+		}
 	}
 	return r.done(false)
 }

@@ -25,6 +25,10 @@ func TestControl(t *testing.T) {
 		{"PUT", "/nodes/" + node + "/limits", object{"disk_free_fraction": -1}, 400, "disk_free_fraction is no number of 0 or more"},
 		{"PUT", "/nodes/" + node + "/limits", object{"memory_alarm": "loud"}, 400, "not_boolean"},
 		{"PUT", "/nodes/" + node + "/limits", object{"memory": "512MiB", "disk_free": 1000}, 204, ""},
+		// Of several all or none.
+		{"PUT", "/nodes/" + node + "/limits", object{"memory": "1GB", "disk_free": "much"}, 400, "disk_free: not a size such as"},
+		{"PUT", "/nodes/" + node + "/limits", object{"memory": "much", "disk_free": "1GB"}, 400, "memory: not a size such as"},
+		{"PUT", "/nodes/" + node + "/limits", object{"memory": "1GB", "disk_free": "1GB", "disk_alarm": "loud"}, 400, "not_boolean"},
 		{"POST", "/nodes/other/actions", object{"action": "resume"}, 404, "Not Found"},
 		{"POST", "/nodes/" + node + "/actions", object{"action": "dance"}, 400, "Unknown action: dance"},
 		{"POST", "/nodes/" + node + "/actions", object{"action": "stop"}, 400, "part of a program"},

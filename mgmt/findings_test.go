@@ -103,6 +103,10 @@ func TestFindingsOfLimits(t *testing.T) {
 	c.finding("memory-low", node)
 	limit(c.s.SetMemoryLimit, 0)
 
+	c.want(204, "POST", "/nodes/"+esc(node)+"/actions", object{"action": "suspend_listeners"})
+	c.finding("listeners-suspended", node)
+	c.want(204, "POST", "/nodes/"+esc(node)+"/actions", object{"action": "resume"})
+
 	limit(c.s.SetDiskFreeLimit, 1<<50)
 	c.finding("disk-alarm", node)
 	waitFor(t, func() bool {

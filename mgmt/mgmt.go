@@ -52,6 +52,7 @@ type Control interface {
 	// "" and fraction counts, of the machine's memory.
 	SetMemoryLimit(size string, fraction float64) error
 	SetDiskFreeLimit(size string, fraction float64) error
+	CheckLimit(size string, fraction float64) error // what they would say
 	// ForceAlarm raises the alarm of memory or of the disk, or lets the limits decide again.
 	ForceAlarm(which broker.Reason, on bool)
 	// Suspend closes the listeners of clients, with close their connections, too; Resume opens them again.

@@ -19,8 +19,8 @@ const (
 	// unackedLong is from when a delivery is reported that waits for its acknowledgement: a longer timeout, or none,
 	// lets it wait.
 	unackedLong = 30 * time.Minute
-	// againAndAgain is from how many redeliveries on, in the time of the samples, they are reported if nothing was
-	// acknowledged.
+	// againAndAgain is how many redeliveries, in the time of the samples, are reported if no message left the queue; beside
+	// two for each message that is there: who takes over what another left has one for each.
 	againAndAgain = 20
 	// maxFindings bounds a report; the rest is counted.
 	maxFindings = 500
@@ -104,6 +104,16 @@ func (d *doctor) resources() {
 		d.node(api.Warning, "disk-low", "The disk is nearly full.",
 			fmt.Sprintf("%s are free where the data is. Below %s nobody can publish.", bytesText(m.diskFree), bytesText(m.diskLimit)),
 			"Free or add disk space; consume or purge long queues.")
+	}
+	if d.s.suspended() {
+		d.node(api.Warning, "listeners-suspended", "No clients can connect.",
+			"The listeners of clients are suspended, as by rabbitmqctl stop_app or rabbitmq-upgrade drain.",
+			"Have them resumed, with rabbitmqctl start_app or rabbitmq-upgrade revive, when the work is done.")
+	}
+	if full, n := d.s.connectionsFull(); full {
+		d.node(api.Warning, "connections-at-limit", "No more clients can connect.",
+			fmt.Sprintf("There are %s, as many as limits.connections lets in: the next client is refused.", count(n, "connection", "connections")),
+			"See \"firemq ctl list connections\" for clients that open too many, or raise limits.connections.")
 	}
 	if !m.memoryAlarm && m.memoryLimit > 0 && m.resident > m.memoryLimit/20*19 {
 		d.node(api.Warning, "memory-low", "The broker is close to its memory limit.",
@@ -196,9 +206,9 @@ func (d *doctor) queue(q *broker.Queue, v *broker.QueueView) {
 			"If no message may be lost: add consumers, raise the limit, or set x-overflow to reject-publish.")
 	}
 	by, window := d.s.sampler.change(q, v, d.now.UnixMilli())
-	if by.redelivered >= againAndAgain && by.acked == 0 && window >= d.patience/2 {
-		found(api.Warning, "redelivered-without-end", "Messages are delivered again and again, and never acknowledged.",
-			fmt.Sprintf("In %s %d were delivered that had been before, and none was acknowledged: consumers give them back, or end with them.", lasted(window), by.redelivered),
+	if left := by.published - by.grown; left <= 0 && by.redelivered >= int64(againAndAgain+2*(v.Ready+v.Unacked)) && window >= d.patience/2 {
+		found(api.Warning, "redelivered-without-end", "Messages are delivered again and again, and none leaves the queue.",
+			fmt.Sprintf("In %s %d were delivered that had been before, and none was settled: consumers give them back, or end with them.", lasted(window), by.redelivered),
 			"See why the consumers cannot work them off. With x-delivery-limit and a dead-letter exchange such messages leave the queue.")
 	}
 	if v.Ready == 0 {
@@ -337,7 +347,7 @@ func (d *doctor) connections(vhosts []string) {
 }
 
 // change is by how much a queue grew, and what was counted.
-type change struct{ grown, published, taken, redelivered, acked int64 }
+type change struct{ grown, published, taken, redelivered int64 }
 
 // change is what became of a queue since the oldest sample, and how long ago that was; all 0 if there is none.
 func (s *sampler) change(q *broker.Queue, v *broker.QueueView, now int64) (by change, window time.Duration) {
@@ -351,7 +361,7 @@ func (s *sampler) change(q *broker.Queue, v *broker.QueueView, now int64) (by ch
 	row := statsRow(lengths{v.Ready, v.Unacked}.row(buf[:0]), &v.Stats)
 	first := of.values[0]
 	since := func(name string) int64 { return row[statField(name)] - first[statField(name)] }
-	return change{row[0] - first[0], since("publish"), since("deliver_get"), since("redeliver"), since("ack")},
+	return change{row[0] - first[0], since("publish"), since("deliver_get"), since("redeliver")},
 		time.Duration(now-of.times[0]) * time.Millisecond
 }
 

@@ -295,7 +295,8 @@ func TestFindingsOfRoutes(t *testing.T) {
 	}
 }
 
-// TestFindingOfRedeliveries: a consumer that gives back what it gets, until it acknowledges one.
+// TestFindingOfRedeliveries: a consumer that gives back what it gets, until it acknowledges one; not one that takes over
+// what another had.
 func TestFindingOfRedeliveries(t *testing.T) {
 	now := time.Now()
 	s, b := watchedBroker(t, broker.Options{Now: func() int64 { return now.UnixMilli() }})
@@ -328,6 +329,29 @@ func TestFindingOfRedeliveries(t *testing.T) {
 	}
 	if r := s.report([]string{"/"}, time.Minute, now); len(r.Findings) != 0 {
 		t.Errorf("after an acknowledgement: %+v", r)
+	}
+
+	p.declare("taken over")
+	for range 30 {
+		p.publish("taken over", 1)
+	}
+	s.sampler.sample(now.UnixMilli())
+	now = now.Add(61 * time.Second)
+	for range 2 {
+		if e := p.ch.Nack(0, true, true); e != nil {
+			t.Fatal(e)
+		}
+		if e := p.ch.Settle(); e != nil {
+			t.Fatal(e)
+		}
+		for range 30 {
+			if ok, e := p.ch.Get("taken over", false, func(*broker.Delivery, int) {}); !ok || e != nil {
+				t.Fatal(ok, e)
+			}
+		}
+	}
+	if r := s.report([]string{"/"}, time.Minute, now); len(r.Findings) != 0 {
+		t.Errorf("taken over: %+v", r)
 	}
 }
 
@@ -389,6 +413,12 @@ func TestReportOverTime(t *testing.T) {
 	s.sampler.sample(now.UnixMilli())
 	if got := codes(); got != "note messages-without-consumer" {
 		t.Errorf("after a day: %s", got)
+	}
+	resources = Resources{Connections: 3, MaxConnections: 3}
+	CheckFinding(t, s.report(nil, time.Minute, now), "connections-at-limit", "n")
+	resources = Resources{Connections: 2, MaxConnections: 3}
+	if r := s.report(nil, time.Minute, now); len(r.Findings) != 0 {
+		t.Errorf("one connection below the limit: %+v", r)
 	}
 	resources = Resources{MemoryLimit: 1 << 40, DiskFreeLimit: 1 << 60, MemoryAlarm: true, DiskAlarm: true}
 	if got := codes(); !strings.HasPrefix(got, "critical memory-alarm, critical disk-alarm, ") {

@@ -212,11 +212,13 @@ func (b body) textIfThere(key string) (string, error) {
 	return b.text(key)
 }
 
-// boolean is true or false, also as a string.
+// boolean is true or false, also as a string. It may be absent, but not null.
 func (b body) boolean(key string, absent bool) (bool, error) {
-	switch v := b[key].(type) {
-	case nil:
+	v, there := b[key]
+	if !there {
 		return absent, nil
+	}
+	switch v := v.(type) {
 	case bool:
 		return v, nil
 	case string:
@@ -227,7 +229,7 @@ func (b body) boolean(key string, absent bool) (bool, error) {
 			return false, nil
 		}
 	}
-	return false, badRequest([]any{"not_boolean", b[key]})
+	return false, badRequest([]any{"not_boolean", v})
 }
 
 // integer is a whole number, also as a string.

@@ -195,7 +195,7 @@ func (e *endpoint) mostBody() int {
 
 // newRequest checks all of a request but its body. Its handler is nil when the answer is there without it.
 func (s *Server) newRequest(c *fasthttp.RequestCtx, segments []string) (*request, error) {
-	c.Response.Header.Set("X-Content-Type-Options", "nosniff")
+	c.Response.Header.Set(noSniff, "nosniff")
 	r := &request{RequestCtx: c, s: s}
 	return r, r.check(segments)
 }
@@ -248,12 +248,39 @@ func (r *request) check(segments []string) error {
 	if e.typed && (method == "PUT" || method == "POST") && !jsonBody(r) {
 		return &failure{status: 415}
 	}
+	if e.put != nil && e.get != nil && r.writes() {
+		if err := r.precondition(e.get); err != nil {
+			return err
+		}
+	}
 	if r.writes() {
 		if err := r.admit(e.mostBody()); err != nil {
 			return err
 		}
 	}
 	r.handler, r.most = h, e.mostBody()
+	return nil
+}
+
+const noSniff = "X-Content-Type-Options"
+
+// precondition holds a change of an object to If-Match and If-None-Match, as RabbitMQ does: there are no entity tags, so
+// that they ask whether the object is there, which get says.
+func (r *request) precondition(get handler) error {
+	match, none := r.Request.Header.Peek("If-Match"), r.Request.Header.Peek("If-None-Match")
+	if len(match) == 0 && len(none) == 0 {
+		return nil
+	}
+	err := get(r)
+	r.Response.Reset() // what it answered
+	r.Response.Header.Set(noSniff, "nosniff")
+	if f, ok := errors.AsType[*failure](err); err != nil && !(ok && f.status == 404) {
+		return err
+	}
+	exists := err == nil
+	if len(match) > 0 && !(exists && strings.TrimSpace(string(match)) == "*") || len(none) > 0 && exists {
+		return &failure{status: 412}
+	}
 	return nil
 }
 

@@ -112,6 +112,12 @@ func (s *Server) SetDiskFreeLimit(size string, fraction float64) error {
 	return nil
 }
 
+// CheckLimit says what is wrong with a size or share for SetMemoryLimit or SetDiskFreeLimit, and sets nothing. Any goroutine.
+func (s *Server) CheckLimit(size string, fraction float64) error {
+	_, err := s.sizeOrShare(size, fraction)
+	return err
+}
+
 // ForceAlarm raises the alarm of memory or of the disk although nothing is short, as tests of clients want it, until it
 // is called again or the next start: then the limits decide. Any goroutine.
 func (s *Server) ForceAlarm(which broker.Reason, on bool) {
