@@ -487,8 +487,8 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 // RemoteAddr is the peer's address. Any goroutine.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// LastRead is when the last byte came, in Unix ns: at most a tick later than it was, never
-// earlier. Any goroutine.
+// LastRead is when the last byte came, in Unix ns: at most a tick later than it was, and earlier at most by what a tick
+// takes for all connections. Any goroutine.
 func (c *Conn) LastRead() int64 {
 	if c.got.Load() {
 		return time.Now().UnixNano()

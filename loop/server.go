@@ -323,12 +323,14 @@ func (s *Server) tick() {
 		select {
 		case <-s.stopTick:
 			return
-		case now := <-t.C:
+		case <-t.C:
 			s.mu.Lock()
 			conns = append(conns, s.conns...)
 			s.mu.Unlock()
+			// Not the tick's own time: on a busy machine it may be long ago, and so would be what came meanwhile.
+			now := time.Now().UnixNano()
 			for _, c := range conns {
-				c.tick(now.UnixNano())
+				c.tick(now)
 			}
 			clear(conns)
 			conns = conns[:0]
