@@ -38,7 +38,9 @@ func held(queues []*Queue, f func(i int, s *slot)) []int {
 		sieve.add(q)
 		consuming := q.consuming()
 		for ch := range consuming {
-			channels[ch] = channels[ch]
+			if _, known := channels[ch]; !known {
+				channels[ch] = nil
+			}
 		}
 		for ch := range q.strays {
 			if consuming[ch] == 0 {
