@@ -58,7 +58,8 @@ type Channel struct {
 
 	limit    atomic.Int64 // prefetch of the channel as a whole, 0: none
 	inflight atomic.Int64 // deliveries to consumers that count towards it
-	crowded  atomic.Bool  // a consumer waits for inflight to fall below maxUnacked
+	crowded  atomic.Bool  // a consumer waits for inflight to fall below most
+	withheld atomic.Bool  // the channel is in Broker.withheld
 
 	kept atomic.Int64 // answers that wait: added by the reader, taken away under the Peer's lock
 
@@ -225,16 +226,14 @@ func (c *Consumer) Reserve() bool {
 		return true
 	}
 	ch := c.ch
-	most := ch.conn.b.opt.tuning.maxUnacked
 	for {
 		n := ch.inflight.Load()
 		if limit := ch.limit.Load(); limit > 0 && n >= limit {
 			return false
 		}
-		if n >= most {
-			// Said first, so that whoever makes room from now on wakes the consumer.
-			ch.crowded.Store(true)
-			if ch.inflight.Load() >= most {
+		if n >= ch.most() {
+			ch.crowds()
+			if ch.inflight.Load() >= ch.most() {
 				return false
 			}
 			continue
@@ -255,18 +254,42 @@ func (c *Consumer) Room() (n uint64, shared any) {
 		return queue.Unlimited, nil
 	}
 	ch := c.ch
-	most := ch.conn.b.opt.tuning.maxUnacked
+	most := ch.most()
 	if limit := ch.limit.Load(); limit > 0 && limit < most {
 		most = limit
 	} else if ch.inflight.Load() >= most {
-		ch.crowded.Store(true) // as in Reserve
+		ch.crowds() // as in Reserve
 	}
 	return uint64(max(0, most-ch.inflight.Load())), ch
 }
 
 // maxUnacked is how many deliveries of a channel may wait for their settlement, whatever its prefetch
-// says. Its consumers wait then, and a get is refused.
-const maxUnacked = 1 << 21
+// says. Its consumers wait then, and a get is refused. Consumers get no more than withholdUnacked while memory is all but used
+// up beyond its limit, see Broker.withhold: what is ready takes a few bytes, a delivery that is not settled about a hundred.
+const (
+	maxUnacked      = 1 << 21
+	withholdUnacked = 1 << 16
+)
+
+// most is how many deliveries to consumers may wait for their settlement now. Any goroutine.
+func (ch *Channel) most() int64 {
+	t := &ch.conn.b.opt.tuning
+	if ch.conn.b.withholding.Load() {
+		return t.withholdUnacked
+	}
+	return t.maxUnacked
+}
+
+// crowds says that a consumer waits for inflight to fall below most, or for that to rise. It is said before that is looked
+// at again, so that whoever makes room from then on wakes the consumer.
+func (ch *Channel) crowds() {
+	ch.crowded.Store(true)
+	if b := ch.conn.b; b.withholding.Load() && !ch.withheld.Swap(true) {
+		b.withheldMu.Lock()
+		b.withheld = append(b.withheld, ch)
+		b.withheldMu.Unlock()
+	}
+}
 
 // outstanding is how many deliveries and gets wait for their settlement.
 func (ch *Channel) outstanding() int64 {

@@ -42,6 +42,8 @@ const (
 	checkpointRatio = 8
 	// captureTries is how often a queue is looked at until none of its messages is on its way.
 	captureTries = 10_000
+	// captureBatch is how many unacked messages are copied at a time, 72 bytes each.
+	captureBatch = 1 << 14
 )
 
 var errBusy = errors.New("messages are on their way without a pause")
@@ -165,8 +167,9 @@ func (q *Queue) capture(before journal.Position) (blocks [][]byte, next uint64, 
 	if q.limbo > 0 {
 		return nil, 0, false
 	}
+	var kept []queue.Entry
 	add := func(entries []queue.Entry) {
-		kept := make([]queue.Entry, 0, len(entries))
+		kept = kept[:0]
 		for _, e := range entries {
 			if pos := e.Position(); e.Journaled && pos != 0 && pos < before {
 				kept = append(kept, e)
@@ -178,12 +181,22 @@ func (q *Queue) capture(before journal.Position) (blocks [][]byte, next uint64, 
 	}
 	bySeq := func(a, b queue.Entry) int { return cmp.Compare(a.Seq, b.Seq) }
 	if n := q.sm.Unacked(); n > 0 {
-		held := make([]queue.Entry, 0, n)
-		if q.held(func(_ *Channel, s *slot) { held = append(held, s.e) }) != n {
+		// They are sorted and packed a part at a time: of a million, a copy of all would take more than the broker may have left.
+		held := make([]queue.Entry, 0, min(n, captureBatch))
+		pack := func() {
+			slices.SortFunc(held, bySeq)
+			add(held)
+			held = held[:0]
+		}
+		found := q.held(func(_ *Channel, s *slot) {
+			if held = append(held, s.e); len(held) == cap(held) {
+				pack()
+			}
+		})
+		if found != n {
 			return nil, 0, false
 		}
-		slices.SortFunc(held, bySeq)
-		add(held)
+		pack()
 	}
 	for p := range q.sm.Pieces() {
 		switch {
