@@ -103,8 +103,8 @@ func (b *Broker) AllowLate(n, owing, each int64) {
 	}
 }
 
-// withhold has channels with withholdUnacked deliveries to settle get no more, or gives them what was held back. What is published
-// in an alarm leaves memory for the journal, but its place comes back as a delivery that is not settled, and tiny messages
+// withhold has channels with withholdUnacked deliveries to settle get no more, or gives them what was held back. What is
+// published in an alarm leaves memory for the journal, but its place comes back as a delivery that is not settled, and tiny messages
 // would fill memory with those, in front of the acks that make room. By AllowLate's caller.
 func (b *Broker) withhold(on bool) {
 	if was := b.withholding.Swap(on); on || !was {
