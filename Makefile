@@ -1,7 +1,7 @@
 # make test     all that a change must pass; installs the clients and the RabbitMQ that it needs
 # make check    what CI runs beside it: format, vet, staticcheck, race tests, generated files, fuzzing
-# make soak     the drills of test/pressure and a full disk for SOAK each, SEEDS random scripts against FireMQ and RabbitMQ,
-#               500 kills, then the simulation of crashes without end
+# make soak     the drills of test/pressure and full disks for SOAK each, SEEDS random scripts against FireMQ and RabbitMQ,
+#               500 kills and 100 in an alarm, then the simulation of crashes without end
 # make pressure what clients that misbehave, flood or sit idle cost the others, with its figures
 # make lag      what consumers that lag or are gone do to memory, disk and throughput, drawn for docs/back-pressure.md
 # make build    the static binary ./firemq
@@ -140,13 +140,14 @@ race-all: deps race
 	CGO_ENABLED=1 go build -race -o .cache/firemq-race ./cmd/firemq
 	FIREMQ_BIN=$(CURDIR)/.cache/firemq-race GORACE=halt_on_error=1 go test -race -count=1 -p 1 -timeout=30m -skip='$(UNRACED)' $$(go list ./... | grep /test/)
 
-# The drills under load and the full disk for longer, random scripts that RabbitMQ answers too, 500 kills of a real broker, then
+# The drills under load and full disks for longer, random scripts that RabbitMQ answers too, 500 kills of a real broker,
+# 100 in an alarm, then
 # crashes and faults on a disk in memory without end, until a seed fails.
 soak: rabbitmq build
 	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -timeout=0 -v -soak=$(SOAK)
 	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
-	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/crash -count=1 -timeout=0 -v -run='^TestFullDisk$$' -soak=$(SOAK)
-	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill$$' -kills=500
+	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/crash -count=1 -timeout=0 -v -run='^TestFullDisk' -soak=$(SOAK)
+	go test ./test/crash -count=1 -timeout=0 -v -run='^TestKill(InAnAlarm)?$$' -kills=500
 	FIREMQ_SEEDS=0 go test ./broker -run='^TestSimulation$$' -timeout=0
 
 # The rate of a pair of clients beside 500 that misbehave is given in percent of what another pair has at a broker

@@ -73,6 +73,7 @@ const (
 	lateHigh  = 1 << 20   // bytes that may wait for the disk until those with deliveries to settle wait
 	lateStep  = 256 << 10 // bytes that they may publish at a time however much memory is in use, see spareOwing
 	lateSpare = 8         // this part of what each may publish, by all of them in an alarm
+	lateHold  = 128       // deliveries are held back, see withhold, when all of them may publish less than this part of it
 )
 
 // AllowLate says how many bytes may be published from now on although an alarm holds. 0, as before the first
@@ -93,11 +94,35 @@ func (b *Broker) AllowLate(n, owing, each int64) {
 	}
 	b.owingEach.Store(each)
 	b.late.Store(n)
+	b.withhold(owing < each/lateHold && b.spills())
 	if b.alarm.Load() == 0 || n < lateLeast && b.owing.Load() < lateLeast {
 		return
 	}
 	for _, c := range b.allConns() {
 		c.peer.Answered()
+	}
+}
+
+// withhold has channels with withholdUnacked deliveries to settle get no more, or gives them what was held back. What is
+// published in an alarm leaves memory for the journal, but its place comes back as a delivery that is not settled, and
+// tiny messages would fill memory with those, in front of the acks that make room. By AllowLate's caller.
+func (b *Broker) withhold(on bool) {
+	if was := b.withholding.Swap(on); on || !was {
+		return
+	}
+	b.withheldMu.Lock()
+	list := b.withheld
+	b.withheld = nil
+	b.withheldMu.Unlock()
+	if len(list) == 0 {
+		return
+	}
+	t := b.newTurn()
+	defer t.free()
+	for _, ch := range list {
+		ch.withheld.Store(false)
+		ch.roomier(t)
+		t.end()
 	}
 }
 

@@ -74,6 +74,7 @@ type tuning struct {
 	brokerResident  int64
 	checkpointBytes int64 // see checkpoint.go
 	maxUnacked      int64
+	withholdUnacked int64
 	maxConsumers    int64 // see consume.go
 	maxExchanges    int64 // see declare.go
 }
@@ -81,7 +82,7 @@ type tuning struct {
 func (t *tuning) fill() {
 	for at, value := range map[*int64]int64{
 		&t.queueResident: queueResident, &t.queueKeep: queueKeep, &t.brokerResident: brokerResident,
-		&t.checkpointBytes: checkpointBytes, &t.maxUnacked: maxUnacked,
+		&t.checkpointBytes: checkpointBytes, &t.maxUnacked: maxUnacked, &t.withholdUnacked: withholdUnacked,
 		&t.maxConsumers: maxConsumers, &t.maxExchanges: maxExchanges,
 	} {
 		if *at == 0 {
@@ -164,6 +165,10 @@ type Broker struct {
 	late      atomic.Int64  // see AllowLate, as the next three
 	owing     atomic.Int64
 	owingEach atomic.Int64
+	// withholding is whether deliveries are held back from channels that have many to settle, see withhold.
+	withholding atomic.Bool
+	withheldMu  sync.Mutex
+	withheld    []*Channel // those whose consumers wait for its end, each once (Channel.withheld); guarded by withheldMu, a leaf
 	// owingOf is the alarm that owing is about; owned by AllowLate's caller, like spare.
 	owingOf uint64
 	// spare is how many bytes are left of what may be published in an alarm whatever memory is in use, and how many of them owing

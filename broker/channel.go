@@ -60,6 +60,7 @@ type Channel struct {
 	limit    atomic.Int64 // prefetch of the channel as a whole, 0: none
 	inflight atomic.Int64 // deliveries to consumers that count towards it
 	denials  atomic.Int32 // the length of denied
+	withheld atomic.Bool  // the channel is in Broker.withheld
 
 	kept atomic.Int64 // answers that wait: added by the reader, taken away under the Peer's lock
 
@@ -252,8 +253,12 @@ func (c *Consumer) Room() (n uint64, shared any) {
 }
 
 // maxUnacked is how many deliveries of a channel may wait for their settlement, whatever its prefetch
-// says. Its consumers wait then, and a get is refused.
-const maxUnacked = 1 << 21
+// says. Its consumers wait then, and a get is refused. Consumers get no more than withholdUnacked while memory is all but used
+// up beyond its limit, see Broker.withhold: what is ready takes a few bytes, a delivery that is not settled about a hundred.
+const (
+	maxUnacked      = 1 << 21
+	withholdUnacked = 1 << 16
+)
 
 // outstanding is how many deliveries and gets wait for their settlement.
 func (ch *Channel) outstanding() int64 {

@@ -42,6 +42,8 @@ const (
 	checkpointRatio = 8
 	// captureTries is how often a queue is looked at until none of its messages is on its way.
 	captureTries = 10_000
+	// captureBatch is how many unacked messages are copied at a time, 72 bytes each.
+	captureBatch = 1 << 14
 )
 
 var errBusy = errors.New("messages are on their way without a pause")
@@ -165,9 +167,10 @@ func (q *Queue) settleKeys() error {
 
 // captured are the places of a queue's messages.
 type captured struct {
-	blocks [][]byte
-	next   uint64
-	busy   bool // a message is on its way: nothing is captured
+	blocks  [][]byte
+	next    uint64
+	busy    bool          // a message is on its way: nothing is captured
+	unacked []queue.Entry // that are not in blocks yet
 }
 
 // capture collects the places of the messages of the first of queues, as many as are looked for together. They are locked
@@ -175,18 +178,22 @@ type captured struct {
 func capture(queues []*Queue, before journal.Position) []captured {
 	queues = queues[:lockTogether(queues)]
 	all := make([]captured, len(queues))
-	unacked := make([][]queue.Entry, len(queues))
 	var holding []*Queue
-	var at []int // their places in queues
+	var places []*captured // of those that hold unacked messages
 	for i, q := range queues {
 		if all[i].busy = q.limbo > 0; !all[i].busy && !q.deleted && q.sm.Unacked() > 0 {
-			holding, at = append(holding, q), append(at, i)
+			holding, places = append(holding, q), append(places, &all[i])
 		}
 	}
 	if len(holding) > 0 {
-		n := held(holding, func(i int, s *slot) { unacked[at[i]] = append(unacked[at[i]], s.e) })
+		n := held(holding, func(i int, s *slot) {
+			c := places[i]
+			if c.unacked = append(c.unacked, s.e); len(c.unacked) == captureBatch {
+				c.pack(before)
+			}
+		})
 		for i, q := range holding {
-			all[at[i]].busy = n[i] != q.sm.Unacked()
+			places[i].busy = n[i] != q.sm.Unacked()
 		}
 	}
 	for i, q := range queues {
@@ -195,42 +202,57 @@ func capture(queues []*Queue, before journal.Position) []captured {
 		case q.deleted:
 			c.next = 1
 		default:
-			q.capture(c, unacked[i], before)
+			c.pack(before)
+			c.ready(q, before)
+			c.next = q.sm.NextSeq()
 		}
+		all[i].unacked = nil
 		q.mu.Unlock()
 	}
 	return all
 }
 
-// capture adds the places of what is unacked, and of what is ready. Lock held.
-func (q *Queue) capture(c *captured, unacked []queue.Entry, before journal.Position) {
-	add := func(entries []queue.Entry) {
-		kept := make([]queue.Entry, 0, len(entries))
-		for _, e := range entries {
-			if pos := e.Position(); e.Journaled && pos != 0 && pos < before {
-				kept = append(kept, e)
-			}
-		}
-		for part := range slices.Chunk(kept, openEntries) {
-			c.blocks = append(c.blocks, queue.AppendBlock(nil, part))
-		}
-	}
-	bySeq := func(a, b queue.Entry) int { return cmp.Compare(a.Seq, b.Seq) }
-	slices.SortFunc(unacked, bySeq)
-	add(unacked)
+// pack adds what is unacked, a part of it at a time: of a million, a copy of all would take more than the broker may have
+// left.
+func (c *captured) pack(before journal.Position) {
+	slices.SortFunc(c.unacked, bySeq)
+	c.add(c.unacked, before)
+	c.unacked = c.unacked[:0]
+}
+
+func bySeq(a, b queue.Entry) int { return cmp.Compare(a.Seq, b.Seq) }
+
+// ready adds what is in q. Its lock is held.
+func (c *captured) ready(q *Queue, before journal.Position) {
 	for p := range q.sm.Pieces() {
 		switch {
 		case p.Block != nil:
 			c.blocks = append(c.blocks, p.Block)
 		case slices.IsSortedFunc(p.Entries, bySeq):
-			add(p.Entries)
+			c.add(p.Entries, before)
 		default:
 			requeued := slices.Clone(p.Entries)
 			slices.SortFunc(requeued, bySeq)
-			add(requeued)
+			c.add(requeued, before)
 		}
 	}
-	c.next = q.sm.NextSeq()
+}
+
+// add adds those of entries, which are sorted, that were written before a position.
+func (c *captured) add(entries []queue.Entry, before journal.Position) {
+	part := make([]queue.Entry, 0, min(len(entries), openEntries))
+	for _, e := range entries {
+		if pos := e.Position(); !e.Journaled || pos == 0 || pos >= before {
+			continue
+		}
+		if part = append(part, e); len(part) == openEntries {
+			c.blocks = append(c.blocks, queue.AppendBlock(nil, part))
+			part = part[:0]
+		}
+	}
+	if len(part) > 0 {
+		c.blocks = append(c.blocks, queue.AppendBlock(nil, part))
+	}
 }
 
 // Checkpoint implements journal.Replay.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -190,6 +191,56 @@ func TestJournalSpaceIsBounded(t *testing.T) {
 		c.Close()
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A checkpoint has unacked messages of several channels, more than it copies at a time, each once and in order.
+func TestCheckpointOfManyUnacked(t *testing.T) {
+	const n = 3 * captureBatch
+	fs := vfs.NewMem()
+	b, _ := diskBroker(t, fs, Snapshot{})
+	c, d := connect(t, b), connect(t, b)
+	c.declare(QueueDeclare{Name: "q", Durable: true})
+	for _, k := range []*client{c, d} {
+		k.ok(k.ch.Qos(n/2, false))
+		k.consume(ConsumeArgs{Queue: "q"})
+	}
+	for i := range n {
+		c.publish("", "q", strconv.Itoa(i))
+		if i%1000 == 999 || i == n-1 {
+			c.end()
+		}
+	}
+	b.sync(t)
+	q, e := c.queue("q")
+	c.ok(e)
+	until(t, "all are delivered", func() bool {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return q.sm.Unacked() == n
+	})
+	start := b.Snapshot()
+	b.Saved(&start)
+	if _, _, err := b.checkpoint(); err != nil {
+		t.Fatal(err)
+	}
+	crashed := fs.Crash(1)
+	c.Close()
+	d.Close()
+	b.Close()
+	b, rec := diskBroker(t, crashed, start)
+	defer b.Close()
+	if !rec.Restored || rec.Messages != n {
+		t.Fatalf("%+v", rec)
+	}
+	bodies, redelivered := connect(t, b).drain("q")
+	if redelivered != n {
+		t.Errorf("%d of %d messages are redelivered", redelivered, n)
+	}
+	for i, body := range bodies {
+		if body != strconv.Itoa(i) {
+			t.Fatalf("message %d is %q", i, body)
 		}
 	}
 }

@@ -29,9 +29,13 @@ func (d *denied) Pop() any {
 	return c
 }
 
-// most is how many deliveries of the channel may wait for their settlement.
+// most is how many deliveries to the channel's consumers may wait for their settlement now. Any goroutine.
 func (ch *Channel) most() int64 {
-	most := ch.conn.b.opt.tuning.maxUnacked
+	b := ch.conn.b
+	most := b.opt.tuning.maxUnacked
+	if b.withholding.Load() {
+		most = b.opt.tuning.withholdUnacked
+	}
 	if limit := ch.limit.Load(); limit > 0 {
 		most = min(most, limit)
 	}
@@ -46,7 +50,17 @@ func (ch *Channel) deny(c *Consumer) bool {
 		ch.denials.Store(int32(len(ch.denied)))
 	}
 	ch.peer.Unlock()
-	// Said first: whoever makes room from now on finds c.
+	return ch.crowded()
+}
+
+// crowded reports whether there is no room for another delivery. Consumers that wait are told when there is: it is said
+// first that they do.
+func (ch *Channel) crowded() bool {
+	if b := ch.conn.b; b.withholding.Load() && !ch.withheld.Swap(true) {
+		b.withheldMu.Lock()
+		b.withheld = append(b.withheld, ch)
+		b.withheldMu.Unlock()
+	}
 	return ch.inflight.Load() >= ch.most()
 }
 
@@ -63,9 +77,12 @@ func (ch *Channel) undeny(c *Consumer) {
 	ch.peer.Unlock()
 }
 
-// roomier wakes consumers that wait for room, after settlements or a new limit may have made some. No lock is held.
+// roomier wakes consumers that wait for room, after settlements, a new limit or the end of an alarm may have made some. No lock is held.
 func (ch *Channel) roomier(t *turn) {
-	for ch.denials.Load() > 0 && ch.inflight.Load() < ch.most() {
+	for ch.denials.Load() > 0 {
+		if ch.inflight.Load() >= ch.most() && ch.crowded() {
+			return
+		}
 		ch.peer.Lock()
 		if len(ch.denied) == 0 {
 			ch.peer.Unlock()

@@ -295,3 +295,65 @@ func TestNewcomerWithDeliveriesMayPublish(t *testing.T) {
 		t.Errorf("it may when it has settled all; %d bytes are left of what is late", b.late.Load())
 	}
 }
+
+// While memory is all but used up beyond its limit, a channel that has many deliveries to settle gets no more: it does
+// again when it has settled some, when memory was read and there is more of it, and when the alarm is over.
+func TestDeliveriesAreWithheld(t *testing.T) {
+	b, _ := diskBroker(t, vfs.NewMem(), Snapshot{})
+	defer b.Close()
+	b.opt.tuning.withholdUnacked = 3
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.consume(ConsumeArgs{Queue: "q", Tag: "k"})
+	other := connect(t, b) // has little to settle
+	other.declare(QueueDeclare{Name: "other"})
+	other.consume(ConsumeArgs{Queue: "other", Tag: "k"})
+	put := func(bodies ...string) {
+		t.Helper()
+		for _, body := range bodies {
+			c.publish("", "q", body)
+			c.end()
+		}
+		until(t, "the disk", func() bool { return b.journal.Pending() == 0 })
+		b.sync(t)
+	}
+	got := func(when string, want ...string) {
+		t.Helper()
+		var all []string
+		until(t, when, func() bool { all = append(all, c.sink.bodies()...); return len(all) >= len(want) })
+		eq(t, when, all, want)
+	}
+	const each = 64 << 20
+	put("0", "1", "2", "3")
+	got("without an alarm", "0", "1", "2", "3")
+	b.SetAlarm(true, false)
+	b.AllowLate(0, each/lateHold, each)
+	put("4")
+	got("with room", "4")
+
+	b.AllowLate(0, each/lateHold-1, each)
+	put("5", "6")
+	c.publish("", "other", "x")
+	c.end()
+	until(t, "what somebody else gets", func() bool { return len(other.sink.bodies()) > 0 })
+	c.ok(c.ch.Ack(1, false))
+	c.end()
+	got("with 4 to settle")
+	c.ok(c.ch.Ack(4, true))
+	c.end()
+	got("with 1 to settle", "5", "6")
+	put("7", "8")
+	got("with 3 to settle")
+	b.AllowLate(0, each/lateHold, each)
+	got("with room again", "7", "8")
+
+	b.AllowLate(0, 0, each)
+	put("9")
+	got("without room again")
+	b.SetAlarm(false, false)
+	b.AllowLate(0, 0, each)
+	got("after the alarm", "9")
+	if b.withheld != nil {
+		t.Errorf("%d channels wait still", len(b.withheld))
+	}
+}

@@ -371,7 +371,7 @@ func (c *Config) openFile(name string) ([]byte, error) {
 	if !named {
 		name = DefaultFile
 	}
-	b, err := os.ReadFile(name)
+	b, err := readFile(name, maxSettings)
 	switch {
 	case err == nil:
 		c.File = name
@@ -383,6 +383,26 @@ func (c *Config) openFile(name string) ([]byte, error) {
 		err = p.Err
 	}
 	return nil, fmt.Errorf("settings file %s cannot be read: %w; name another with --config, or make one with firemq init", name, err)
+}
+
+// maxSettings is the size of a settings file, a certificate or a key at most, maxDefinitions that of a file of definitions.
+const (
+	maxSettings    = 1 << 20
+	maxDefinitions = 256 << 20
+)
+
+// readFile is os.ReadFile for files of that many bytes at most: a device may have no end.
+func readFile(name string, most int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("larger than %s", formatSize(most))
+	}
+	return b, err
 }
 
 // place says where a value is, with the value but for secrets and passwords in URLs: firemq.toml:3: amqp = "x".

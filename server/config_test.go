@@ -289,7 +289,8 @@ func TestWrongFiles(t *testing.T) {
 		"wrong section":       {[]string{"[storage]", "amqp = 1"}, []string{"FILE:2: unknown key storage.amqp: did you mean listeners.amqp?"}},
 		"no section":          {[]string{"amqp = 1"}, []string{"FILE:1: unknown key amqp: did you mean listeners.amqp?"}},
 		"unknown section":     {[]string{"[listener]", "amqp = 1"}, []string{"FILE:1: unknown section [listener]: did you mean [listeners]?"}},
-		"array of tables":     {[]string{"[[log]]", `level = "info"`}, []string{"FILE:1: unknown section [log]"}},
+		"array of tables":     {[]string{"[[log]]", `level = "info"`}, []string{"FILE:1: [[log]] would be one of several: write [log]"}},
+		"unknown array":       {[]string{"[[logs]]", `level = "info"`}, []string{"FILE:1: unknown section [logs]: did you mean [log]?"}},
 		"section in section":  {[]string{"[listeners.amqp]", "port = 1"}, []string{"FILE:1: unknown section [listeners.amqp]"}},
 		"two problems":        {[]string{"[log]", `leevl = "info"`, `format = "xml"`}, []string{"FILE:2: unknown key log.leevl: did you mean log.level?", `FILE:3: log.format = "xml": neither text nor json`}},
 		"key twice":           {[]string{"[log]", `level = "info"`, `level = "info"`}, []string{"FILE:3: "}},
@@ -305,7 +306,8 @@ func TestWrongFiles(t *testing.T) {
 		"string for a list":   {[]string{"[users]", `loopback_users = "a"`}, []string{"FILE:2: users.loopback_users: wants an array of strings"}},
 		"numbers in a list":   {[]string{"[users]", "loopback_users = [1]"}, []string{"FILE:2: users.loopback_users: not an array of strings"}},
 		"comma in a list":     {[]string{"[users]", `loopback_users = ["a,b"]`}, []string{"FILE:2: users.loopback_users: \"a,b\": one item each"}},
-		"inline table":        {[]string{"log = {level = 'info'}"}, []string{"FILE:1: unknown key log"}},
+		"inline table":        {[]string{"log = {level = 'info'}"}, []string{"FILE:1: log is a section: write [log] on a line of its own, and its keys below"}},
+		"not a section":       {[]string{"log = 3"}, []string{"FILE:1: log is a section"}},
 		"a secret's value":    {[]string{"[users]", `default_pass = ""`}, []string{`FILE:2: users.default_pass = "": is empty`}},
 
 		"one port twice":       {[]string{"[listeners]", "amqp = 1000", "fire = 1000"}, []string{"FILE:3: listeners.fire = 1000: the address is that of another listener (FILE:2: listeners.amqp = 1000)"}},
@@ -340,6 +342,32 @@ func TestDottedKeysAreSections(t *testing.T) {
 	c, err := Resolve(Sources{File: settingsFile(t, "listeners.amqp = 1", `log . "level" = 'debug'`)})
 	if err != nil || value(c, "amqp") != "1" || value(c, "log-level") != "debug" {
 		t.Errorf("%v", err)
+	}
+}
+
+// Files as Windows writes them.
+func TestForeignFiles(t *testing.T) {
+	c, err := Resolve(Sources{File: settingsFile(t, "\ufeff[listeners]\r", "amqp = 1\r", "\r")})
+	if err != nil || value(c, "amqp") != "1" {
+		t.Errorf("%v", err)
+	}
+}
+
+// A file without an end, or one that is no settings file, is refused before it takes memory.
+func TestHugeFiles(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "huge.toml")
+	if err := os.WriteFile(name, bytes.Repeat([]byte("#\n"), maxSettings/2+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := "settings file " + name + " cannot be read: larger than 1MiB; "
+	if err := CheckFile(name); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if err := os.Truncate(name, maxSettings); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckFile(name); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,8 +17,10 @@ import (
 const hidden = "********"
 
 // readFile takes the values of a settings file and gives everything that is wrong with its keys and its
-// TOML; what is wrong with a value shows when it is applied.
+// TOML; what is wrong with a value shows when it is applied. The mark that editors of Windows begin a file with is no part
+// of it.
 func (c *Config) readFile(b []byte) (errs []error) {
+	b = bytes.TrimPrefix(b, []byte("\uFEFF"))
 	bad := func(line int, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s:%d: %s", c.File, line, fmt.Sprintf(format, args...)))
 	}
@@ -39,7 +42,11 @@ func (c *Config) readFile(b []byte) (errs []error) {
 		switch e.Kind {
 		case unstable.Table, unstable.ArrayTable:
 			section = key
-			if known = e.Kind == unstable.Table && isSection(key); !known {
+			switch known = e.Kind == unstable.Table && isSection(key); {
+			case known:
+			case isSection(key):
+				bad(line, "[[%s]] would be one of several: write [%[1]s]", key)
+			default:
 				bad(line, "unknown section [%s]: %s", key, nearestSection(key))
 			}
 		case unstable.KeyValue:
@@ -48,8 +55,11 @@ func (c *Config) readFile(b []byte) (errs []error) {
 			}
 			i := slices.IndexFunc(table, func(s Setting) bool { return s.Name() == key })
 			if i < 0 {
-				// The keys of an unknown section are what that error is about.
-				if known {
+				switch {
+				case !known: // the keys of an unknown section are what that error is about
+				case isSection(key):
+					bad(line, "%s is a section: write [%[1]s] on a line of its own, and its keys below", key)
+				default:
 					bad(line, "unknown key %s: %s", key, nearest(key))
 				}
 				continue

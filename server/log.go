@@ -76,21 +76,26 @@ func (l *LogLevels) of(module string) slog.Level {
 type Log struct {
 	*slog.Logger
 	levels *atomic.Pointer[LogLevels]
+	out    *logWriter
 }
 
-// NewLog writes to w, as JSON or as text.
+// NewLog writes to w, as JSON or as text. A line is written when the call returns, unless w takes its time: that stops nobody, see
+// Flush.
 func NewLog(w io.Writer, json bool, levels LogLevels) *Log {
-	l := &Log{levels: new(atomic.Pointer[LogLevels])}
+	l := &Log{levels: new(atomic.Pointer[LogLevels]), out: &logWriter{w: w}}
 	l.levels.Store(&levels)
 	// The handler below lets everything pass: moduleHandler has the levels.
 	all := &slog.HandlerOptions{Level: slog.Level(-1 << 10), ReplaceAttr: nameTrace}
-	var h slog.Handler = slog.NewTextHandler(w, all)
+	var h slog.Handler = slog.NewTextHandler(l.out, all)
 	if json {
-		h = slog.NewJSONHandler(w, all)
+		h = slog.NewJSONHandler(l.out, all)
 	}
-	l.Logger = slog.New(&moduleHandler{Handler: h, levels: l.levels, repeats: &repeats{since: make(map[string]time.Time)}})
+	l.Logger = slog.New(&moduleHandler{Handler: h, levels: l.levels, out: l.out, repeats: &repeats{since: make(map[string]time.Time)}})
 	return l
 }
+
+// Flush waits for a moment until what is logged is written.
+func (l *Log) Flush() { l.out.flush() }
 
 // SetLevels changes the levels of this logger and of all made from it.
 func (l *Log) SetLevels(levels LogLevels) { l.levels.Store(&levels) }
@@ -108,6 +113,7 @@ func nameTrace(groups []string, a slog.Attr) slog.Attr {
 type moduleHandler struct {
 	slog.Handler
 	levels  *atomic.Pointer[LogLevels]
+	out     *logWriter
 	repeats *repeats
 	module  string
 }
@@ -118,9 +124,15 @@ func (h *moduleHandler) Handle(ctx context.Context, r slog.Record) error {
 	if !ok {
 		return nil
 	}
-	if left > 0 {
+	lost := h.out.told()
+	if left > 0 || lost > 0 {
 		r = r.Clone()
+	}
+	if left > 0 {
 		r.AddAttrs(slog.Uint64("left_out", left))
+	}
+	if lost > 0 {
+		r.AddAttrs(slog.Uint64("lost", lost))
 	}
 	return h.Handler.Handle(ctx, r)
 }

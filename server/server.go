@@ -324,7 +324,7 @@ func (s *Server) importFile() error {
 	if name == "" {
 		return nil
 	}
-	document, err := os.ReadFile(name)
+	document, err := readFile(name, maxDefinitions)
 	if err != nil {
 		if p, ok := errors.AsType[*fs.PathError](err); ok {
 			err = p.Err

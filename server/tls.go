@@ -157,7 +157,7 @@ func loadPair(certFile, keyFile string) (*tls.Certificate, error) {
 }
 
 func readPEM(file, what, flag string) ([]byte, error) {
-	b, err := os.ReadFile(file)
+	b, err := readFile(file, maxSettings)
 	if err != nil {
 		if p, ok := errors.AsType[*fs.PathError](err); ok {
 			err = p.Err

@@ -55,7 +55,12 @@ func serve(ctx context.Context, t terminal, config *server.Config, reload func()
 	ctx, ask := context.WithCancel(ctx)
 	defer ask()
 
+	// Who no longer reads what the broker says does not end it.
+	signal.Ignore(syscall.SIGPIPE)
+	defer signal.Reset(syscall.SIGPIPE)
+
 	log := config.NewLog(t.err)
+	defer log.Flush()
 	files, filesErr := server.RaiseFileLimit()
 	o := config.Options
 	o.Log, o.Version = log.Logger, server.Version

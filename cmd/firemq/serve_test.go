@@ -165,6 +165,44 @@ func TestBrokerStopsOnSignal(t *testing.T) {
 	}
 }
 
+// Whoever reads the log and stops, or goes away, neither ends the broker nor holds it up, and it stops as ever.
+func TestLogWithoutAReader(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("has no SIGTERM")
+	}
+	for _, gone := range []bool{false, true} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		p := newProcess(t, t.TempDir(), append(anyPorts, "--log-level", "trace")...)
+		p.Stderr = w
+		p.start(t)
+		w.Close()
+		banner := p.banner()
+		if gone {
+			r.Close()
+		}
+		addr := regexp.MustCompile(`amqp://\S+`).FindString(banner)
+		for range 600 { // more than a pipe holds
+			c, err := amqp091.Dial(addr)
+			if err != nil {
+				t.Fatalf("gone=%v: %v", gone, err)
+			}
+			if err := c.Close(); err != nil {
+				t.Fatalf("gone=%v: %v", gone, err)
+			}
+		}
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if status := p.status(t); status != 0 {
+			t.Errorf("gone=%v: status %d", gone, status)
+		}
+	}
+}
+
 // A hang-up has the certificate read again.
 func TestHangupReloadsTheCertificate(t *testing.T) {
 	if runtime.GOOS == "windows" {

@@ -14,8 +14,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// soak makes TestFullDisk go on for longer: make soak.
-var soak = flag.Duration("soak", 0, "how long TestFullDisk fills each disk again and again; 0: it is filled once")
+// soak makes full disks go on for longer: make soak.
+var soak = flag.Duration("soak", 0, "how long TestFullDisk, and TestFullDiskInAnAlarm, fill disks again and again; 0: once")
 
 // TestFullDisk publishes onto a small disk until nothing is confirmed any more, then consumes: that makes
 // room, publishing goes on without a restart, and every message arrives once, in order.

@@ -21,7 +21,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 0, "seed of the random choices; 0 takes a new one, which is printed")
-	kills = flag.Int("kills", 20, "how often TestKill kills the broker")
+	kills = flag.Int("kills", 20, "how often TestKill kills the broker; TestKillInAnAlarm does a fifth of that")
 )
 
 // random prints its seed, so that a failure can be run again with -seed. The moments at which the

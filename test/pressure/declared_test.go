@@ -17,7 +17,7 @@ import (
 )
 
 // declaredLimit is the memory limit beside those who declare.
-const declaredLimit = raceFactor * 64 << 20
+const declaredLimit = brokertest.RaceFactor * 64 << 20
 
 // Clients that declare, bind, consume and open without end, with arguments as large as they may be, are refused
 // before the broker has much more than its limit. Others get on with what exists: they declare it again, consume,

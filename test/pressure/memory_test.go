@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	memoryLimit = raceFactor * 128 << 20
+	memoryLimit = brokertest.RaceFactor * 128 << 20
 	publishers  = 2
 	bodySize    = 4 << 10
 	window      = 500 // unconfirmed messages of a publisher

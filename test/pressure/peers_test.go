@@ -70,7 +70,7 @@ func stayed(t *testing.T, peak func() int64) {
 func stayedWithin(t *testing.T, most int64, peak func() int64) {
 	t.Helper()
 	t.Logf("at most %d MiB resident, %d allowed", peak()>>20, most>>20)
-	if peak() > most && raceFactor == 1 {
+	if peak() > most && brokertest.RaceFactor == 1 {
 		t.Errorf("%d bytes resident, want %d at most", peak(), most)
 	}
 }

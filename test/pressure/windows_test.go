@@ -19,7 +19,7 @@ import (
 // that they brought about once they acknowledge the rest: all that was published comes once and in order, memory stays
 // bounded, and the journal gives back what it was lent.
 func TestSeveralWindowsAtOnce(t *testing.T) {
-	const clients, windows, window, body = 6, 4, raceFactor * 16 << 20, largeBody
+	const clients, windows, window, body = 6, 4, brokertest.RaceFactor * 16 << 20, largeBody
 	dir := t.TempDir()
 	b := brokertest.Start(t, brokertest.Options{Data: dir, Flags: []string{"--memory-limit", fmt.Sprint(memoryLimit)}})
 	peak := watchRSS(t, b.Pid())
@@ -87,7 +87,7 @@ func TestSeveralWindowsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if raceFactor == 1 { // the race detector gives nothing back
+	if brokertest.RaceFactor == 1 { // the race detector gives nothing back
 		brokertest.Eventually(t, within, "no alarm is left", func() bool { return !lastOf(b.Output(), raised, over) })
 	}
 	stayedWithin(t, memoryLimit+memoryLimit/16, peak)
