@@ -357,3 +357,40 @@ func TestDeliveriesAreWithheld(t *testing.T) {
 		t.Errorf("%d channels wait still", len(b.withheld))
 	}
 }
+
+// A consumer that the channel's limit refused before deliveries were held back gets what it waits for when they are no
+// more, though the limit is gone meanwhile and nothing is settled.
+func TestWhatALimitRefusedIsNotWithheldForGood(t *testing.T) {
+	b, _ := diskBroker(t, vfs.NewMem(), Snapshot{})
+	defer b.Close()
+	b.opt.tuning.withholdUnacked = 3
+	c := connect(t, b)
+	c.declare(QueueDeclare{Name: "q"})
+	c.consume(ConsumeArgs{Queue: "q", Tag: "k"})
+	came := 0
+	await := func(n int) {
+		t.Helper()
+		until(t, "deliveries", func() bool { came += len(c.sink.bodies()); return came >= n })
+	}
+	for range 4 {
+		c.publish("", "q", "first")
+	}
+	c.end()
+	c.ok(c.ch.Qos(1, true))
+	c.publish("", "q", "refused")
+	c.end()
+	await(4)
+	if n := c.ch.denials.Load(); n != 1 {
+		t.Fatalf("%d consumers were refused", n)
+	}
+	b.SetAlarm(true, false)
+	b.AllowLate(0, 0, 64<<20)
+	c.ok(c.ch.Qos(0, true))
+	c.end()
+	if n := c.ch.denials.Load(); n != 1 {
+		t.Fatalf("%d consumers are held back", n)
+	}
+	b.SetAlarm(false, false)
+	b.AllowLate(0, 0, 64<<20)
+	await(5)
+}
