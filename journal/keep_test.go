@@ -1,8 +1,10 @@
 package journal
 
 import (
+	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -350,4 +352,54 @@ func TestPaddingIsZero(t *testing.T) {
 	if got := string(b[recordHead:]); got != "odd\x00\x00\x00\x00\x00" {
 		t.Fatalf("the record ends in %q", got)
 	}
+}
+
+// A log of one segment needs no reserve: where there is room for nothing else, the reserve becomes the next segment.
+func TestReserveBecomesTheNextSegment(t *testing.T) {
+	full := false
+	disk := &vfs.Faults{FS: vfs.NewMem(), Check: func(o vfs.Op) error {
+		if name := filepath.Base(o.Name); full && o.Kind == vfs.OpCreate && (name == spareName || name == reserveName) {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	o := Options{FS: disk, SegmentBytes: 16 << 10, manual: true}
+	j, _ := mustOpen(t, o)
+	var all []entry
+	settled := 0
+	add := func(size int) {
+		all = append(all, publish(j, strings.Repeat("x", size), Target{1, uint64(len(all) + 1), 0}))
+		j.step(false)
+		j.keepOnce()
+	}
+	settleAll := func() {
+		settle(j, 1, uint64(settled+1), uint64(len(all)))
+		for _, e := range all[settled:] {
+			j.Free(e.pos, 1, 1)
+		}
+		settled = len(all)
+		j.step(false)
+		j.keepOnce()
+	}
+	for !j.hasReserve.Load() {
+		add(1000)
+	}
+	settleAll()
+	full = true
+	add(40 << 10) // its segment is larger than others, and so is none that is used again
+	for i := 0; !j.Low(); i++ {
+		if i == 100 {
+			t.Fatal("the disk is not full")
+		}
+		add(1000)
+	}
+	settleAll()
+	if s := j.Stats(); j.Low() || s.Segments != 1 {
+		t.Fatalf("low %t, with %d segments when all is settled", j.Low(), s.Segments)
+	}
+	for range 30 { // it goes on, and further than one segment
+		add(1000)
+		settleAll()
+	}
+	mustClose(t, j)
 }
