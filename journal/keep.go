@@ -209,15 +209,28 @@ func (j *Journal) fill(name string, has *atomic.Bool) error {
 	return err
 }
 
-// giveReserve makes room on a full disk, if the reserve is still there, and says whether it did.
-func (j *Journal) giveReserve() bool {
+// giveRoom makes room on a full disk for what is to be written to s, and says whether it did: the reserve goes, then the
+// file that was prepared for the segment behind s, which holds nothing and would wait for ever. By the writer.
+func (j *Journal) giveRoom(s *segment) bool {
+	j.mu.Lock()
+	behind := j.next
+	j.mu.Unlock()
 	j.files.Lock()
 	defer j.files.Unlock()
-	if !j.hasReserve.Load() {
+	if j.hasReserve.Load() {
+		j.hasReserve.Store(false)
+		return j.o.FS.Remove(j.path(reserveName)) == nil
+	}
+	j.log.Load().each(func(g *segment) { // what was appended may be for several, none of which is written yet
+		if g.number > s.number && g.exists {
+			behind = g
+		}
+	})
+	if behind == nil || !behind.exists {
 		return false
 	}
-	j.hasReserve.Store(false)
-	return j.o.FS.Remove(j.path(reserveName)) == nil
+	behind.exists = false
+	return j.o.FS.Remove(behind.name) == nil
 }
 
 // spendReserve makes the reserve the spare, and says whether it did. By the keeper, who has no spare.

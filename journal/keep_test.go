@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -402,4 +403,47 @@ func TestReserveBecomesTheNextSegment(t *testing.T) {
 		settleAll()
 	}
 	mustClose(t, j)
+}
+
+// What waits to be written to a file that grows has the room of the next segment's file, on a disk that has none else.
+func TestNextSegmentGivesRoom(t *testing.T) {
+	full, tries := false, 0
+	mem := vfs.NewMem()
+	disk := &vfs.Faults{FS: mem, Check: func(o vfs.Op) error {
+		switch {
+		case full && o.Kind == vfs.OpRemove && strings.HasSuffix(o.Name, segmentSuffix):
+			full = false
+		case full && (o.Kind == vfs.OpWrite || o.Kind == vfs.OpCreate):
+			if tries++; tries == 3 {
+				t.Error("the file of the next segment is kept")
+				full = false
+			}
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	for _, rolled := range []bool{false, true} { // the next segment has records that wait, too
+		o := Options{FS: disk, SegmentBytes: 16 << 10, manual: true}
+		o.Dir = fmt.Sprint("journal", rolled)
+		j, _ := mustOpen(t, o)
+		all := []entry{publish(j, "first", Target{1, 1, 0})}
+		j.step(false)
+		if !rolled {
+			all = append(all, publish(j, "before the next file is there", Target{1, 2, 0}))
+		}
+		j.keepOnce()
+		if rolled {
+			for i := range uint64(20) {
+				all = append(all, publish(j, strings.Repeat("x", 1000), Target{1, i + 2, 0}))
+			}
+		}
+		full, tries = true, 0
+		j.step(false)
+		full = false
+		j.keepOnce()
+		all = append(all, publish(j, "last", Target{1, 100, 0}))
+		mustClose(t, j)
+		_, r := mustOpen(t, o)
+		r.expect(t, all)
+	}
 }
