@@ -244,13 +244,13 @@ func (j *Journal) step(wait bool) bool {
 func (j *Journal) commit(s *segment, chunks []*chunk) error {
 	start := time.Now()
 	var f vfs.File
-	if err := j.persist(func() (err error) { f, err = j.openForWrite(s); return err }); err != nil {
+	if err := j.persist(s, func() (err error) { f, err = j.openForWrite(s); return err }); err != nil {
 		return fmt.Errorf("open segment %s: %w", s.name, err)
 	}
 	bytes, records := int64(0), int64(0)
 	for _, c := range chunks {
 		records += c.putChecks()
-		if err := j.persist(func() error { _, err := f.WriteAt(c.buf, c.off); return err }); err != nil {
+		if err := j.persist(s, func() error { _, err := f.WriteAt(c.buf, c.off); return err }); err != nil {
 			return fmt.Errorf("write segment %s: %w", s.name, err)
 		}
 		bytes += int64(len(c.buf))
@@ -285,11 +285,11 @@ func (j *Journal) commit(s *segment, chunks []*chunk) error {
 // errStalled is the end of a journal that was closed while it could not write.
 var errStalled = fmt.Errorf("%w with records that could not be written", errClosed)
 
-// persist repeats do for as long as there is no room, and when the journal is closed once more.
+// persist repeats do, which is for s, for as long as there is no room, and when the journal is closed once more.
 // What was written by an attempt that ended short is overwritten by the next with the same bytes.
-func (j *Journal) persist(do func() error) error {
+func (j *Journal) persist(s *segment, do func() error) error {
 	err := do()
-	if vfs.Full(err) && j.giveReserve() {
+	for vfs.Full(err) && j.giveRoom(s) {
 		j.setLow(err)
 		err = do()
 	}

@@ -131,8 +131,9 @@ func (j *Journal) free(s *segment) error {
 }
 
 // prepare gives cur's successor its file, and keeps a reserve: a file that is given up when the disk
-// is full, for what waits to be written and the settlements that free room. If cur is a file that grows with
-// each commit, which costs twice as much, it is sealed early.
+// is full, for what waits to be written and the settlements that free room. A log of cur alone has nothing to free: there
+// the reserve is what comes next, if the disk has no room for both. If cur is a file that grows with each commit, which
+// costs twice as much, it is sealed early.
 func (j *Journal) prepare() error {
 	j.mu.Lock()
 	cur, next := j.cur, j.next
@@ -142,6 +143,9 @@ func (j *Journal) prepare() error {
 		return nil
 	}
 	err := j.succeed(cur, next)
+	if alone && vfs.Full(err) && j.spendReserve() {
+		err = j.succeed(cur, next)
+	}
 	if err == nil && !alone {
 		err = j.fill(reserveName, &j.hasReserve)
 	}
@@ -205,15 +209,40 @@ func (j *Journal) fill(name string, has *atomic.Bool) error {
 	return err
 }
 
-// giveReserve makes room on a full disk, if the reserve is still there, and says whether it did.
-func (j *Journal) giveReserve() bool {
+// giveRoom makes room on a full disk for what is to be written to s, and says whether it did: the reserve goes, then the
+// file that was prepared for the segment behind s, which holds nothing and would wait for ever. By the writer.
+func (j *Journal) giveRoom(s *segment) bool {
+	j.mu.Lock()
+	behind := j.next
+	j.mu.Unlock()
 	j.files.Lock()
 	defer j.files.Unlock()
-	if !j.hasReserve.Load() {
+	if j.hasReserve.Load() {
+		j.hasReserve.Store(false)
+		return j.o.FS.Remove(j.path(reserveName)) == nil
+	}
+	j.log.Load().each(func(g *segment) { // what was appended may be for several, none of which is written yet
+		if g.number > s.number && g.exists {
+			behind = g
+		}
+	})
+	if behind == nil || !behind.exists {
+		return false
+	}
+	behind.exists = false
+	return j.o.FS.Remove(behind.name) == nil
+}
+
+// spendReserve makes the reserve the spare, and says whether it did. By the keeper, who has no spare.
+func (j *Journal) spendReserve() bool {
+	j.files.Lock()
+	defer j.files.Unlock()
+	if !j.hasReserve.Load() || j.o.FS.Rename(j.path(reserveName), j.path(spareName)) != nil {
 		return false
 	}
 	j.hasReserve.Store(false)
-	return j.o.FS.Remove(j.path(reserveName)) == nil
+	j.hasSpare.Store(true)
+	return true
 }
 
 // zeroFill writes a segment's worth of zeros; Close stops it.

@@ -1,8 +1,11 @@
 package journal
 
 import (
+	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -349,5 +352,98 @@ func TestPaddingIsZero(t *testing.T) {
 	b := files(t, mem, "journal")["0000000001.seg"][e.pos%DefaultSegmentBytes:]
 	if got := string(b[recordHead:]); got != "odd\x00\x00\x00\x00\x00" {
 		t.Fatalf("the record ends in %q", got)
+	}
+}
+
+// A log of one segment needs no reserve: where there is room for nothing else, the reserve becomes the next segment.
+func TestReserveBecomesTheNextSegment(t *testing.T) {
+	full := false
+	disk := &vfs.Faults{FS: vfs.NewMem(), Check: func(o vfs.Op) error {
+		if name := filepath.Base(o.Name); full && o.Kind == vfs.OpCreate && (name == spareName || name == reserveName) {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	o := Options{FS: disk, SegmentBytes: 16 << 10, manual: true}
+	j, _ := mustOpen(t, o)
+	var all []entry
+	settled := 0
+	add := func(size int) {
+		all = append(all, publish(j, strings.Repeat("x", size), Target{1, uint64(len(all) + 1), 0}))
+		j.step(false)
+		j.keepOnce()
+	}
+	settleAll := func() {
+		settle(j, 1, uint64(settled+1), uint64(len(all)))
+		for _, e := range all[settled:] {
+			j.Free(e.pos, 1, 1)
+		}
+		settled = len(all)
+		j.step(false)
+		j.keepOnce()
+	}
+	for !j.hasReserve.Load() {
+		add(1000)
+	}
+	settleAll()
+	full = true
+	add(40 << 10) // its segment is larger than others, and so is none that is used again
+	for i := 0; !j.Low(); i++ {
+		if i == 100 {
+			t.Fatal("the disk is not full")
+		}
+		add(1000)
+	}
+	settleAll()
+	if s := j.Stats(); j.Low() || s.Segments != 1 {
+		t.Fatalf("low %t, with %d segments when all is settled", j.Low(), s.Segments)
+	}
+	for range 30 { // it goes on, and further than one segment
+		add(1000)
+		settleAll()
+	}
+	mustClose(t, j)
+}
+
+// What waits to be written to a file that grows has the room of the next segment's file, on a disk that has none else.
+func TestNextSegmentGivesRoom(t *testing.T) {
+	full, tries := false, 0
+	mem := vfs.NewMem()
+	disk := &vfs.Faults{FS: mem, Check: func(o vfs.Op) error {
+		switch {
+		case full && o.Kind == vfs.OpRemove && strings.HasSuffix(o.Name, segmentSuffix):
+			full = false
+		case full && (o.Kind == vfs.OpWrite || o.Kind == vfs.OpCreate):
+			if tries++; tries == 3 {
+				t.Error("the file of the next segment is kept")
+				full = false
+			}
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	for _, rolled := range []bool{false, true} { // the next segment has records that wait, too
+		o := Options{FS: disk, SegmentBytes: 16 << 10, manual: true}
+		o.Dir = fmt.Sprint("journal", rolled)
+		j, _ := mustOpen(t, o)
+		all := []entry{publish(j, "first", Target{1, 1, 0})}
+		j.step(false)
+		if !rolled {
+			all = append(all, publish(j, "before the next file is there", Target{1, 2, 0}))
+		}
+		j.keepOnce()
+		if rolled {
+			for i := range uint64(20) {
+				all = append(all, publish(j, strings.Repeat("x", 1000), Target{1, i + 2, 0}))
+			}
+		}
+		full, tries = true, 0
+		j.step(false)
+		full = false
+		j.keepOnce()
+		all = append(all, publish(j, "last", Target{1, 100, 0}))
+		mustClose(t, j)
+		_, r := mustOpen(t, o)
+		r.expect(t, all)
 	}
 }

@@ -380,6 +380,47 @@ func TestTickAndClocks(t *testing.T) {
 	})
 }
 
+// What came while the ticker was held up is not noted as if it had come when that should have ticked.
+func TestTickThatComesLate(t *testing.T) {
+	both(t, func(t *testing.T, opt Options) {
+		opt.Tick = time.Millisecond
+		conns, got, ticks := make(chan *Conn, 1), make(chan struct{}, 1), make(chan struct{})
+		held, release := make(chan struct{}), make(chan struct{})
+		sessions := 0
+		addr := listen(t, start(t, opt), func(c *Conn) Session {
+			conns <- c
+			if sessions++; sessions > 1 { // it is told of a tick after the first one
+				var once sync.Once
+				return &funcs{tick: func(int64) { once.Do(func() { close(held); <-release }) }}
+			}
+			return &funcs{
+				data: func(b []byte) (int, int) { got <- struct{}{}; return len(b), 0 },
+				tick: func(int64) {
+					select {
+					case ticks <- struct{}{}:
+					default:
+					}
+				},
+			}
+		})
+		nc := dial(t, addr)
+		c := wait(t, conns, "connection")
+		dial(t, addr)
+		wait(t, conns, "the second connection")
+		wait(t, held, "tick of the second connection")
+		<-time.After(20 * opt.Tick) // the next one waits for the ticker
+		before := time.Now().UnixNano()
+		nc.Write([]byte("x"))
+		wait(t, got, "byte")
+		close(release)
+		wait(t, ticks, "tick")
+		wait(t, ticks, "tick")
+		if at := c.LastRead(); at < before {
+			t.Errorf("a byte was noted %s before it was sent", time.Duration(before-at))
+		}
+	})
+}
+
 func TestPanicClosesOnlyItsConnection(t *testing.T) {
 	both(t, func(t *testing.T, opt Options) {
 		opt.Tick = time.Millisecond
