@@ -139,7 +139,7 @@ func TestBrowseBesideOthers(t *testing.T) {
 	p := connect(t, b)
 	go func() {
 		defer close(done)
-		for i := 1; ; i++ {
+		for i := 1; i <= 100_000; i++ { // without an end it may grow faster than it is browsed
 			select {
 			case <-stop:
 				return

@@ -178,14 +178,14 @@ func (j *Journal) succeed(cur, next *segment) error {
 	return nil
 }
 
-// setLow notes whether the disk had no room for the files of prepare, and tells it.
+// setLow notes whether there was no room for the files of prepare, on the disk or among open files, and tells it.
 func (j *Journal) setLow(err error) {
 	low := vfs.Full(err)
 	if j.low.Swap(low) == low {
 		return
 	}
 	if low {
-		j.o.Log.Error("journal: the disk is nearly full: publishers wait", "err", err)
+		j.o.Log.Error("journal: no file can be made for what comes next: publishers wait", "err", err)
 	} else {
 		j.o.Log.Info("journal: there is room again")
 	}

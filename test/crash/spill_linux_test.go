@@ -34,7 +34,7 @@ const (
 // What is said of a full disk, and with room on it, where there is a limit of free space and where there is none.
 var (
 	diskAlarm = [2]string{"disk alarm: publishers are paused", "disk alarm is over"}
-	diskLow   = [2]string{"journal: the disk is nearly full: publishers wait", "journal: there is room again"}
+	diskLow   = [2]string{"journal: no file can be made for what comes next: publishers wait", "journal: there is room again"}
 )
 
 // sole is that client. Message n goes to the queue kept, which is durable, if n is even, else to passing; it is persistent
