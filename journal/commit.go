@@ -331,7 +331,7 @@ func (j *Journal) persist(s *segment, do func() error) error {
 func (j *Journal) close() error {
 	close(j.quit)
 	j.mu.Lock()
-	fresh := j.unused
+	fresh := j.unused && j.recovered.Recovered.Clean
 	j.closed = true
 	j.dead.Store(true)
 	j.appended.Store(j.total)

@@ -143,7 +143,7 @@ type Journal struct {
 	settle []byte   // the last record when it is a Settle in batch that may still grow, else nil
 	total  int64    // bytes appended since Open
 	count  int64    // records appended since Open
-	unused bool     // no record since Open: a clean folder needs no second mark
+	unused bool     // no record since Open: a folder that was clean needs no second mark
 	idle   bool     // the writer waits for wake
 	ending bool     // Close has begun: the writer ends when batch is empty
 	closed bool     // appends have no effect

@@ -171,6 +171,41 @@ func lastOf(all map[string][]byte) (last string) {
 	return last
 }
 
+// TestCloseAfterACrash closes a journal that was opened after a crash, with and without a torn commit, before anything
+// else is written: that is a clean shutdown. Another one after it adds nothing.
+func TestCloseAfterACrash(t *testing.T) {
+	for _, tear := range []bool{false, true} {
+		mem := vfs.NewMem()
+		o := Options{FS: mem, SegmentBytes: 16 << 10, manual: true}
+		j, _ := mustOpen(t, o)
+		want := []entry{publish(j, "first", Target{1, 1, 0})}
+		j.step(false)
+		second := []entry{publish(j, "a", Target{1, 2, 0}), publish(j, "b", Target{1, 3, 0})}
+		j.step(false)
+		all := files(t, mem, "journal")
+		if tear {
+			all["0000000001.seg"][int(second[0].pos%(16<<10))] ^= 1
+		} else {
+			want = append(want, second...)
+		}
+		o.FS = folder(t, all)
+
+		var end [3]Position
+		for i := range end {
+			j, r := mustOpen(t, o)
+			r.expect(t, want)
+			if s := j.Stats().Recovered; s.Clean != (i > 0) || len(r.damage) != 0 {
+				t.Errorf("torn %v, start %d: damage %v, stats %+v", tear, i+1, r.damage, s)
+			}
+			end[i] = j.Committed()
+			mustClose(t, j)
+		}
+		if end[1] != end[0]+recordHead || end[2] != end[1] {
+			t.Errorf("torn %v: the log ended at %d, one mark of %d bytes is to be added", tear, end, recordHead)
+		}
+	}
+}
+
 // TestTornCommit damages the last commit of a journal that was not closed: it is cut, not
 // reported, and does not come back when new records are written over its beginning.
 func TestTornCommit(t *testing.T) {
