@@ -12,7 +12,8 @@ import (
 
 func TestInit(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if got := runWith(t.Context(), nil, "", "init"); got.status != 0 || !strings.HasPrefix(got.out, "firemq.toml is written") {
+	got := runWith(t.Context(), nil, "", "init")
+	if got.status != 0 || got.out != "firemq.toml is written: change what you need, and start the broker with firemq\n" {
 		t.Fatalf("%+v", got)
 	}
 	text, err := os.ReadFile("firemq.toml")
@@ -34,7 +35,7 @@ func TestInit(t *testing.T) {
 	if got := runWith(t.Context(), nil, "", "init", filepath.Join("no", "directory")); got.status != exitFailure || !isOneLine(got.err) {
 		t.Errorf("%+v", got)
 	}
-	if got := runWith(t.Context(), nil, "", "init", "other.toml"); got.status != 0 {
+	if got := runWith(t.Context(), nil, "", "init", "other.toml"); got.status != 0 || !strings.HasSuffix(got.out, " with firemq --config other.toml\n") {
 		t.Errorf("%+v", got)
 	}
 	if got := runWith(t.Context(), nil, "", "config", "check", "other.toml"); got.status != 0 || got.out != "other.toml is fine\n" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/firemq/firemq/server"
 	"github.com/spf13/cobra"
@@ -25,7 +26,11 @@ default and what it does. It never overwrites a file.`,
 			if err := writeNew(name, server.DefaultText()); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(t.out, "%s is written: change what you need, and start the broker with firemq\n", name)
+			start := "firemq"
+			if filepath.Clean(name) != server.DefaultFile {
+				start += " --config " + name
+			}
+			_, err := fmt.Fprintf(t.out, "%s is written: change what you need, and start the broker with %s\n", name, start)
 			return err
 		},
 	}
