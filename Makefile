@@ -24,7 +24,7 @@ JAVA         = .cache/java/.installed
 NATS         = .cache/bin/nats-server-$(NATS_SERVER)
 RUST         = .cache/cargo/.installed .cache/cargo/.sdk
 
-.PHONY: build deps amqp-tools rabbitmq prometheus chromium nats vet test check fmt staticcheck rust-lint race race-all generated generate fuzz
+.PHONY: build deps examples-deps amqp-tools rabbitmq prometheus chromium nats vet test check fmt staticcheck rust-lint race race-all generated generate fuzz
 .PHONY: lag compat bench scale bench-compare bench-growth bench-gate bench-allocs profile pressure soak clean
 .DELETE_ON_ERROR:
 
@@ -33,6 +33,9 @@ build:
 
 # The clients for the examples and test/compat, as their lock files pin them, and the TypeScript SDK.
 deps: $(PYTHON) $(NODE) $(TYPESCRIPT) $(JAVA) $(RUST) amqp-tools rabbitmq prometheus chromium nats
+
+# What examples/run.sh takes of them: nothing that is installed on the machine.
+examples-deps: $(PYTHON) examples/javascript/node_modules/.installed $(TYPESCRIPT) .cache/cargo/.sdk
 
 $(PYTHON): test/compat/python/requirements.txt
 	python3 -m venv --clear .cache/venv

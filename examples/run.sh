@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs every example against a broker on localhost, or the one at AMQP_URL and FIREMQ_URL.
-# Needs Python 3, Node.js, Go and Rust; installs the clients into .cache/ and examples/*/node_modules.
+# Needs Python 3, Node.js 20, Go and Rust; installs the clients into .cache/ and node_modules folders.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-make --silent deps
+make --silent examples-deps
 
 run() {
   echo "== $*"
