@@ -13,7 +13,7 @@ FUZZTIME     = 20000x
 SEEDS        = 10000
 SOAK         = 2m
 SECONDS_EACH = 20
-UNRACED      = ^Test(IdleMemory|DeclarationsStayUnderTheLimit|MisbehavingPeers|NoAllocations|ConsumersThatLag|ManyIdleConnections|Unfinished|UnfinishedHandshakes|WhoNeverAcknowledgesIsStopped|MemoryStaysUnderItsLimit|SmallPublisherBesideAFlood|MillionUnacked)$$
+UNRACED      = ^Test(IdleMemory|DeclarationsStayUnderTheLimit|MisbehavingPeers|NoAllocations|ConsumersThatLag|ManyIdleConnections|Unfinished|UnfinishedHandshakes|WhoNeverAcknowledgesIsStopped|MemoryStaysUnderItsLimit|SeveralWindowsAtOnce|SmallPublisherBesideAFlood|MillionUnacked|AcksBehindTinyMessagesEndTheAlarm|FullDiskInAnAlarm)$$
 RUNS         = 3
 
 GO_FILES     = $(shell git ls-files --cached --others --exclude-standard '*.go')

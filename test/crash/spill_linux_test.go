@@ -253,7 +253,7 @@ func TestKillInAnAlarm(t *testing.T) {
 		}
 		s := fillMemory(t, b, rng, sent, confirmed, settled)
 		close(s.gate)
-		s.spills(t, spillLimit/8+rng.Int64N(spillLimit/2))
+		s.spills(t, 8<<20+rng.Int64N(32<<20))
 		<-time.After(time.Duration(rng.IntN(200_000)) * time.Microsecond)
 		stop := rng.IntN(4) == 0
 		if stop {
@@ -417,7 +417,7 @@ func fullDiskInAnAlarm(t *testing.T, limit string, kill bool) {
 	if begun {
 		close(s.gate)
 	}
-	s.spills(t, spillLimit/8+rng.Int64N(spillLimit/4))
+	s.spills(t, 8<<20+rng.Int64N(16<<20))
 	fill(t, dir+"/fill")
 	brokertest.Eventually(t, time.Minute, says[0], func() bool { return lastOf(b.Output(), says[0], says[1]) })
 	s.rests(t)

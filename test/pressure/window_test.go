@@ -67,11 +67,7 @@ func passWindow(t *testing.T, dial dialLooper, persistent bool, size, body int) 
 // The same with messages that are tiny: what they take in memory is their places, among those that are delivered and not
 // acknowledged, and no disk takes that. So they are not delivered until some are, and the acks behind them are reached.
 func TestAcksBehindTinyMessagesEndTheAlarm(t *testing.T) {
-	const body = 10
-	messages := 450_000
-	if brokertest.RaceFactor > 1 {
-		messages /= 3
-	}
+	const body, messages = 10, 450_000
 	for name, dial := range loopers {
 		if name == "FireMQ" || *soak > 0 {
 			t.Run(name, func(t *testing.T) { passWindow(t, dial, true, messages*body, body) })
