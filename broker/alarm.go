@@ -119,7 +119,7 @@ func (b *Broker) withhold(on bool) {
 	}
 	t := b.newTurn()
 	defer t.free()
-	for _, ch := range list {
+	for ch := range list {
 		ch.withheld.Store(false)
 		ch.roomier(t)
 		t.end()

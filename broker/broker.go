@@ -168,7 +168,7 @@ type Broker struct {
 	// withholding is whether deliveries are held back from channels that have many to settle, see withhold.
 	withholding atomic.Bool
 	withheldMu  sync.Mutex
-	withheld    []*Channel // those whose consumers wait for its end, each once (Channel.withheld); guarded by withheldMu, a leaf
+	withheld    map[*Channel]struct{} // those whose consumers wait for its end (Channel.withheld); nil: none; guarded by withheldMu, a leaf
 	// owingOf is the alarm that owing is about; owned by AllowLate's caller, like spare.
 	owingOf uint64
 	// spare is how many bytes are left of what may be published in an alarm whatever memory is in use, and how many of them owing

@@ -54,6 +54,7 @@ type Channel struct {
 	traced   map[uint64]tracedDelivery // by tag; nil while there are none
 	lateFrom int64                     // Unix ms before which no delivery is late, as long as no timeout changes
 	denied   denied                    // wait for room in limit, or below maxUnacked
+	refused  uint64                    // how often one began to
 
 	byTag map[string]*Consumer // its consumers; guarded by conn.mu
 
@@ -150,6 +151,7 @@ func (ch *Channel) Close() {
 		ch.conn.active = slices.Delete(ch.conn.active, i, i+1)
 		ch.active = false
 	}
+	ch.unwithhold()
 	b := ch.conn.b
 	b.census.close(ch)
 	if !ch.conn.info.Internal {

@@ -2,26 +2,31 @@ package broker
 
 import "container/heap"
 
-// denied are the consumers of a channel that its limit refused a delivery, or maxUnacked, the oldest first
+// denied are the consumers of a channel that its limit refused a delivery, or maxUnacked, who was refused first in front
 // (container/heap). They are woken one by one for as long as there is room, so that a settlement costs nothing for
-// those that go on waiting.
-type denied []*Consumer
+// those that go on waiting, and one that takes a message and is refused the next comes behind the others: all get their
+// share.
+type denied []denial
+
+type denial struct {
+	c    *Consumer
+	turn uint64 // the lower the earlier
+}
 
 func (d denied) Len() int           { return len(d) }
-func (d denied) Less(i, j int) bool { return d[i].order < d[j].order }
+func (d denied) Less(i, j int) bool { return d[i].turn < d[j].turn }
 func (d denied) Swap(i, j int) {
 	d[i], d[j] = d[j], d[i]
-	d[i].denied, d[j].denied = int32(i+1), int32(j+1)
+	d[i].c.denied, d[j].c.denied = int32(i+1), int32(j+1)
 }
 func (d *denied) Push(x any) {
-	c := x.(*Consumer)
-	*d = append(*d, c)
-	c.denied = int32(len(*d))
+	*d = append(*d, x.(denial))
+	(*d)[len(*d)-1].c.denied = int32(len(*d))
 }
 func (d *denied) Pop() any {
 	last := len(*d) - 1
-	c := (*d)[last]
-	(*d)[last] = nil
+	c := (*d)[last].c
+	(*d)[last] = denial{}
 	*d = (*d)[:last]
 	if c.denied = 0; last == 0 {
 		*d = nil
@@ -46,7 +51,8 @@ func (ch *Channel) most() int64 {
 func (ch *Channel) deny(c *Consumer) bool {
 	ch.peer.Lock()
 	if c.denied == 0 {
-		heap.Push(&ch.denied, c)
+		ch.refused++
+		heap.Push(&ch.denied, denial{c, ch.refused})
 		ch.denials.Store(int32(len(ch.denied)))
 	}
 	ch.peer.Unlock()
@@ -58,7 +64,10 @@ func (ch *Channel) deny(c *Consumer) bool {
 func (ch *Channel) crowded() bool {
 	if b := ch.conn.b; b.withholding.Load() && !ch.withheld.Swap(true) {
 		b.withheldMu.Lock()
-		b.withheld = append(b.withheld, ch)
+		if b.withheld == nil {
+			b.withheld = make(map[*Channel]struct{})
+		}
+		b.withheld[ch] = struct{}{}
 		b.withheldMu.Unlock()
 	}
 	return ch.inflight.Load() >= ch.most()
@@ -75,6 +84,17 @@ func (ch *Channel) undeny(c *Consumer) {
 		ch.denials.Store(int32(len(ch.denied)))
 	}
 	ch.peer.Unlock()
+}
+
+// unwithhold takes ch, which is closed and has no consumers, off those that wait for the end of an alarm.
+func (ch *Channel) unwithhold() {
+	if !ch.withheld.Load() {
+		return
+	}
+	b := ch.conn.b
+	b.withheldMu.Lock()
+	delete(b.withheld, ch)
+	b.withheldMu.Unlock()
 }
 
 // roomier wakes consumers that wait for room, after settlements, a new limit or the end of an alarm may have made some. No lock is held.

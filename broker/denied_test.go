@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Consumers that their channel's limit refused are woken the oldest first, and those that are gone do not stay behind.
-func TestChannelLimitWakesTheOldest(t *testing.T) {
+// Consumers that their channel's limit refused are woken in the order of that, and those that are gone do not stay behind.
+func TestChannelLimitWakesInTurn(t *testing.T) {
 	b := memoryBroker(t, Options{})
 	c := connect(t, b)
 	const n = 20
@@ -27,10 +27,10 @@ func TestChannelLimitWakesTheOldest(t *testing.T) {
 	}
 	c.ok(c.ch.Ack(1, false))
 	c.end()
-	eq(t, "after an ack", c.sink.bodies(), []string{name(0)})
-	c.ch.Cancel(name(1))
-	c.ch.Cancel(name(5))
-	if _, e := c.DeleteQueue(name(3), false, false); e != nil {
+	eq(t, "after an ack", c.sink.bodies(), []string{name(n - 3)})
+	c.ch.Cancel(name(n - 4))
+	c.ch.Cancel(name(n - 8))
+	if _, e := c.DeleteQueue(name(n-6), false, false); e != nil {
 		t.Fatal(e)
 	}
 	if got := len(c.ch.denied); got != n-6 {
@@ -38,15 +38,42 @@ func TestChannelLimitWakesTheOldest(t *testing.T) {
 	}
 	c.ok(c.ch.Qos(4, true))
 	c.end()
-	eq(t, "with a higher limit", c.sink.bodies(), []string{name(2), name(4)})
+	eq(t, "with a higher limit", c.sink.bodies(), []string{name(n - 5), name(n - 7)})
 	c.ok(c.ch.Ack(0, true))
 	c.end()
-	eq(t, "after all acks", c.sink.bodies(), []string{name(6), name(7), name(8), name(9)})
+	eq(t, "after all acks", c.sink.bodies(), []string{name(n - 9), name(n - 10), name(n - 11), name(n - 12)})
 	c.ok(c.ch.Qos(0, true))
 	c.end()
 	if got, left := len(c.sink.bodies()), len(c.ch.denied); got != n-2-10 || left != 0 || c.ch.denials.Load() != 0 {
 		t.Errorf("without a limit %d more, %d wait for room", got, left)
 	}
+}
+
+// A queue that always has messages does not keep a channel's limit from the others.
+func TestChannelLimitIsShared(t *testing.T) {
+	b := memoryBroker(t, Options{})
+	c := connect(t, b)
+	const queues, each = 3, 4
+	c.ok(c.ch.Qos(1, true))
+	for i := range queues {
+		c.declare(QueueDeclare{Name: fmt.Sprint(i)})
+		for range each {
+			c.publish("", fmt.Sprint(i), fmt.Sprint(i))
+		}
+	}
+	c.end()
+	for i := range queues {
+		c.consume(ConsumeArgs{Queue: fmt.Sprint(i), Tag: fmt.Sprint(i)})
+	}
+	c.end()
+	var got []string
+	for range queues * each {
+		got = append(got, c.sink.bodies()...)
+		c.ok(c.ch.Ack(0, true))
+		c.end()
+	}
+	// The first was refused its second message before the others came.
+	eq(t, "in turn", got, []string{"0", "0", "1", "2", "0", "1", "2", "0", "1", "2", "1", "2"})
 }
 
 // Settlements of one goroutine and deliveries of others leave no consumer waiting while there is room.

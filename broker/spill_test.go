@@ -350,6 +350,22 @@ func TestDeliveriesAreWithheld(t *testing.T) {
 	b.AllowLate(0, 0, each)
 	put("9")
 	got("without room again")
+	for _, gone := range []func(*client){func(c *client) { c.ch.Close() }, func(c *client) { c.Close() }} {
+		c := connect(t, b)
+		c.declare(QueueDeclare{Name: "many"})
+		for range 4 {
+			c.publish("", "many", "x")
+		}
+		c.consume(ConsumeArgs{Queue: "many", Tag: "k"})
+		c.end()
+		if !c.ch.withheld.Load() {
+			t.Fatal("a channel with 3 to settle gets more")
+		}
+		gone(c)
+	}
+	if len(b.withheld) != 1 {
+		t.Errorf("%d channels wait beside those that are closed", len(b.withheld)-1)
+	}
 	b.SetAlarm(false, false)
 	b.AllowLate(0, 0, each)
 	got("after the alarm", "9")

@@ -316,7 +316,10 @@ func (j *Journal) persist(s *segment, do func() error) error {
 		case <-j.quit:
 			last = true
 		}
-		err = do()
+		// The keeper may have made the next file meanwhile of the room that was waited for.
+		for err = do(); vfs.Full(err) && j.giveRoom(s); {
+			err = do()
+		}
 	}
 	if err == nil {
 		if j.o.OnStall != nil {

@@ -447,3 +447,43 @@ func TestNextSegmentGivesRoom(t *testing.T) {
 		r.expect(t, all)
 	}
 }
+
+// The keeper may be the first to see that there is room again, and make the next segment's file of it: what waits has that.
+func TestFileMadeInAStallGivesRoom(t *testing.T) {
+	full, tries := false, 0
+	disk := &vfs.Faults{FS: vfs.NewMem(), Check: func(o vfs.Op) error {
+		switch {
+		case full && o.Kind == vfs.OpRemove && strings.HasSuffix(o.Name, segmentSuffix):
+			full = false
+		case full && o.Kind == vfs.OpWrite && strings.HasSuffix(o.Name, "1"+segmentSuffix):
+			if tries++; tries == 5 {
+				t.Error("the file of the next segment is kept")
+				full = false
+			}
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	var j *Journal
+	stalls := 0
+	o := Options{FS: disk, SegmentBytes: 16 << 10, manual: true, OnStall: func(err error) {
+		if err != nil {
+			stalls++
+			j.keepOnce()
+		}
+	}}
+	j, _ = mustOpen(t, o)
+	all := []entry{publish(j, "first", Target{1, 1, 0})}
+	j.step(false)
+	all = append(all, publish(j, "waits", Target{1, 2, 0}))
+	full = true
+	j.step(false)
+	if stalls != 1 || tries < 2 {
+		t.Fatalf("%d stalls, %d writes that failed", stalls, tries)
+	}
+	j.keepOnce()
+	all = append(all, publish(j, "last", Target{1, 3, 0}))
+	mustClose(t, j)
+	_, r := mustOpen(t, o)
+	r.expect(t, all)
+}

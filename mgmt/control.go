@@ -29,7 +29,9 @@ func putLimits(r *request) error {
 		case v == nil && share == nil:
 			continue
 		case v != nil:
-			size = fmt.Sprint(v)
+			if size = fmt.Sprint(v); size == "" {
+				return badRequest(key + ": not a size such as 1000000, 512MB or 2GiB")
+			}
 		default:
 			f, err := strconv.ParseFloat(fmt.Sprint(share), 64)
 			if err != nil || !(f >= 0 && f <= 1000) {

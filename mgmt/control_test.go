@@ -20,6 +20,7 @@ func TestControl(t *testing.T) {
 		{"PUT", "/nodes/other/limits", object{"memory": "1GB"}, 404, "Not Found"},
 		{"PUT", "/nodes/" + node + "/limits", object{}, 400, "[{key_missing,memory}]"},
 		{"PUT", "/nodes/" + node + "/limits", object{"memory": "much"}, 400, "memory: not a size such as"},
+		{"PUT", "/nodes/" + node + "/limits", object{"memory": ""}, 400, "memory: not a size such as"},
 		{"PUT", "/nodes/" + node + "/limits", object{"disk_free": true}, 400, "disk_free: not a size such as"},
 		{"PUT", "/nodes/" + node + "/limits", object{"memory_fraction": "NaN"}, 400, "memory_fraction is no number of 0 or more"},
 		{"PUT", "/nodes/" + node + "/limits", object{"disk_free_fraction": -1}, 400, "disk_free_fraction is no number of 0 or more"},
