@@ -115,7 +115,6 @@ type Consumer struct {
 
 	ch      *Channel      // immutable
 	started atomic.Bool   // written under the Peer's lock
-	denied  int32         // its place in ch.denied, from 1 on; 0: none. Guarded by the Peer's lock
 	pending []queue.Entry // what a dispatch hands out, lent by its turn; guarded by q.mu
 
 	// Prefix is the session's place to keep an encoded prefix of its deliveries: empty, with room for a short one
@@ -132,6 +131,7 @@ type Consumer struct {
 	q *Queue // immutable
 	// timeout is its own for acknowledgements, ms; 0: none, queue.None: that of its queue. Immutable.
 	timeout int64
+	waits   waiting // in ch.denied; guarded by the Peer's lock
 
 	order uint64 // among those of its connection, by age; immutable once it is known
 	ended *Error // the broker ended it before Start, which then says so; guarded by the Peer's lock

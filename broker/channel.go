@@ -54,13 +54,12 @@ type Channel struct {
 	traced   map[uint64]tracedDelivery // by tag; nil while there are none
 	lateFrom int64                     // Unix ms before which no delivery is late, as long as no timeout changes
 	denied   denied                    // wait for room in limit, or below maxUnacked
-	refused  uint64                    // how often one began to
 
 	byTag map[string]*Consumer // its consumers; guarded by conn.mu
 
 	limit    atomic.Int64 // prefetch of the channel as a whole, 0: none
 	inflight atomic.Int64 // deliveries to consumers that count towards it
-	denials  atomic.Int32 // the length of denied
+	denials  atomic.Int32 // how many are in denied
 	withheld atomic.Bool  // the channel is in Broker.withheld
 
 	kept atomic.Int64 // answers that wait: added by the reader, taken away under the Peer's lock

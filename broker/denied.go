@@ -1,37 +1,44 @@
 package broker
 
-import "container/heap"
-
-// denied are the consumers of a channel that its limit refused a delivery, or maxUnacked, who was refused first in front
-// (container/heap). They are woken one by one for as long as there is room, so that a settlement costs nothing for
-// those that go on waiting, and one that takes a message and is refused the next comes behind the others: all get their
-// share.
-type denied []denial
-
-type denial struct {
-	c    *Consumer
-	turn uint64 // the lower the earlier
+// denied are the consumers of a channel that its limit refused a delivery, or maxUnacked, who was refused first in front.
+// They are woken one by one for as long as there is room, so that a settlement costs nothing for those that go on
+// waiting, and one that takes a message and is refused the next comes behind the others: all get their share.
+type denied struct {
+	first, last *Consumer
+	n           int32
 }
 
-func (d denied) Len() int           { return len(d) }
-func (d denied) Less(i, j int) bool { return d[i].turn < d[j].turn }
-func (d denied) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].c.denied, d[j].c.denied = int32(i+1), int32(j+1)
+// waiting is a consumer's place in denied.
+type waiting struct {
+	prev, next *Consumer
+	on         bool
 }
-func (d *denied) Push(x any) {
-	*d = append(*d, x.(denial))
-	(*d)[len(*d)-1].c.denied = int32(len(*d))
-}
-func (d *denied) Pop() any {
-	last := len(*d) - 1
-	c := (*d)[last].c
-	(*d)[last] = denial{}
-	*d = (*d)[:last]
-	if c.denied = 0; last == 0 {
-		*d = nil
+
+func (d *denied) push(c *Consumer) {
+	c.waits = waiting{prev: d.last, on: true}
+	if d.last == nil {
+		d.first = c
+	} else {
+		d.last.waits.next = c
 	}
-	return c
+	d.last = c
+	d.n++
+}
+
+func (d *denied) remove(c *Consumer) {
+	w := c.waits
+	if w.prev == nil {
+		d.first = w.next
+	} else {
+		w.prev.waits.next = w.next
+	}
+	if w.next == nil {
+		d.last = w.prev
+	} else {
+		w.next.waits.prev = w.prev
+	}
+	c.waits = waiting{}
+	d.n--
 }
 
 // most is how many deliveries to the channel's consumers may wait for their settlement now. Any goroutine.
@@ -50,10 +57,9 @@ func (ch *Channel) most() int64 {
 // deny has c wait for room. False: there is some by now. The queue's lock is held.
 func (ch *Channel) deny(c *Consumer) bool {
 	ch.peer.Lock()
-	if c.denied == 0 {
-		ch.refused++
-		heap.Push(&ch.denied, denial{c, ch.refused})
-		ch.denials.Store(int32(len(ch.denied)))
+	if !c.waits.on {
+		ch.denied.push(c)
+		ch.denials.Store(ch.denied.n)
 	}
 	ch.peer.Unlock()
 	return ch.crowded()
@@ -79,9 +85,9 @@ func (ch *Channel) undeny(c *Consumer) {
 		return
 	}
 	ch.peer.Lock()
-	if c.denied > 0 {
-		heap.Remove(&ch.denied, int(c.denied-1))
-		ch.denials.Store(int32(len(ch.denied)))
+	if c.waits.on {
+		ch.denied.remove(c)
+		ch.denials.Store(ch.denied.n)
 	}
 	ch.peer.Unlock()
 }
@@ -104,12 +110,13 @@ func (ch *Channel) roomier(t *turn) {
 			return
 		}
 		ch.peer.Lock()
-		if len(ch.denied) == 0 {
+		c := ch.denied.first
+		if c == nil {
 			ch.peer.Unlock()
 			return
 		}
-		c := heap.Pop(&ch.denied).(*Consumer)
-		ch.denials.Store(int32(len(ch.denied)))
+		ch.denied.remove(c)
+		ch.denials.Store(ch.denied.n)
 		ch.peer.Unlock()
 		c.wake(t)
 	}

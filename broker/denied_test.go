@@ -22,7 +22,7 @@ func TestChannelLimitWakesInTurn(t *testing.T) {
 	}
 	c.end()
 	eq(t, "at first", c.sink.bodies(), []string{name(n - 1), name(n - 2)})
-	if got := len(c.ch.denied); got != n-2 {
+	if got := int(c.ch.denied.n); got != n-2 {
 		t.Fatalf("%d wait for room, want %d", got, n-2)
 	}
 	c.ok(c.ch.Ack(1, false))
@@ -33,7 +33,7 @@ func TestChannelLimitWakesInTurn(t *testing.T) {
 	if _, e := c.DeleteQueue(name(n-6), false, false); e != nil {
 		t.Fatal(e)
 	}
-	if got := len(c.ch.denied); got != n-6 {
+	if got := int(c.ch.denied.n); got != n-6 {
 		t.Errorf("%d wait for room, want %d", got, n-6)
 	}
 	c.ok(c.ch.Qos(4, true))
@@ -44,7 +44,7 @@ func TestChannelLimitWakesInTurn(t *testing.T) {
 	eq(t, "after all acks", c.sink.bodies(), []string{name(n - 9), name(n - 10), name(n - 11), name(n - 12)})
 	c.ok(c.ch.Qos(0, true))
 	c.end()
-	if got, left := len(c.sink.bodies()), len(c.ch.denied); got != n-2-10 || left != 0 || c.ch.denials.Load() != 0 {
+	if got, left := len(c.sink.bodies()), int(c.ch.denied.n); got != n-2-10 || left != 0 || c.ch.denials.Load() != 0 {
 		t.Errorf("without a limit %d more, %d wait for room", got, left)
 	}
 }
