@@ -81,24 +81,26 @@ func (d *doctor) resources() {
 			blocked++
 		}
 	}
-	// An alarm may be raised while nothing is short, for tests of clients.
-	const byHand = " It was raised by hand, or is about to end."
-	publishers := fmt.Sprintf("Publishers wait until it is over; %s.", count(blocked, "connection is blocked now", "connections are blocked now"))
+	publishers := func(short bool) string {
+		text := fmt.Sprintf("Publishers wait until it is over; %s.", count(blocked, "connection is blocked now", "connections are blocked now"))
+		if !short { // for tests of clients, perhaps
+			text += " It was raised by hand, or is about to end."
+		}
+		return text
+	}
 	if m.memoryAlarm {
-		if m.memoryLimit == 0 || m.resident < m.memoryLimit {
-			publishers += byHand
+		limit := "its limit is " + bytesText(m.memoryLimit)
+		if m.memoryLimit == 0 {
+			limit = "which has no limit"
 		}
 		d.node(api.Critical, "memory-alarm", "The memory alarm is in effect: nobody can publish.",
-			fmt.Sprintf("The broker uses %s of memory, its limit is %s. %s", bytesText(m.resident), bytesText(m.memoryLimit), publishers),
+			fmt.Sprintf("The broker uses %s of memory, %s. %s", bytesText(m.resident), limit, publishers(m.memoryLimit > 0 && m.resident >= m.memoryLimit)),
 			"See \"firemq ctl memory\" for what takes it. Consume or purge long queues of transient messages, close idle connections, or raise limits.memory.")
 	}
 	switch {
 	case m.diskAlarm:
-		if m.diskFree > m.diskLimit {
-			publishers += byHand
-		}
 		d.node(api.Critical, "disk-alarm", "The disk alarm is in effect: nobody can publish.",
-			fmt.Sprintf("%s are free where the data is, the limit is %s. %s", bytesText(m.diskFree), bytesText(m.diskLimit), publishers),
+			fmt.Sprintf("%s are free where the data is, the limit is %s. %s", bytesText(m.diskFree), bytesText(m.diskLimit), publishers(m.diskFree <= m.diskLimit)),
 			"Free or add disk space; consume or purge long queues.")
 	case m.diskLimit > 0 && m.diskFree < m.diskLimit+m.diskLimit/4:
 		d.node(api.Warning, "disk-low", "The disk is nearly full.",

@@ -204,8 +204,8 @@ func (x *ctl) overview() error {
 		{"Messages", fmt.Sprintf("%d ready, %d unacknowledged", o.QueueTotals.Ready, o.QueueTotals.Unacknowledged)},
 		{"Rates", fmt.Sprintf("%.1f/s published, %.1f/s delivered, %.1f/s acknowledged",
 			o.MessageStats.Rate("publish"), o.MessageStats.Rate("deliver_get"), o.MessageStats.Rate("ack"))},
-		{"Objects", fmt.Sprintf("%d queues, %d exchanges, %d connections, %d channels, %d consumers",
-			n.Queues, n.Exchanges, n.Connections, n.Channels, n.Consumers)},
+		{"Objects", strings.Join([]string{count(n.Queues, "queue"), count(n.Exchanges, "exchange"), count(n.Connections, "connection"),
+			count(n.Channels, "channel"), count(n.Consumers, "consumer")}, ", ")},
 	} {
 		fmt.Fprintf(w, "%s\t%s\n", l[0], l[1])
 	}

@@ -139,7 +139,7 @@ func reportData(t terminal, dir string, in *server.Inspection) error {
 		messages += q.Messages
 	}
 	w.Flush()
-	fmt.Fprintf(t.out, "%d queues, %d messages; %d records of %d bytes verified\n", len(in.Queues), messages, in.Records, in.Bytes)
+	fmt.Fprintf(t.out, "%s, %s; %s of %d bytes verified\n", count(len(in.Queues), "queue"), count(messages, "message"), count(int(in.Records), "record"), in.Bytes)
 	if in.Torn > 0 {
 		fmt.Fprintf(t.out, "%d bytes of an unfinished commit will be cut off; nothing in them was confirmed\n", in.Torn)
 	}

@@ -52,7 +52,7 @@ func TestDoctorReportsADataDirectory(t *testing.T) {
 	if r.status != exitOK {
 		t.Fatalf("%+v", r)
 	}
-	for _, want := range []string{"shut down cleanly", "0000000001.seg", "jobs", "1 queues, 100 messages", "No damage."} {
+	for _, want := range []string{"shut down cleanly", "0000000001.seg", "jobs", "1 queue, 100 messages", "No damage."} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("%q is missing in:\n%s", want, r.out)
 		}
@@ -77,7 +77,7 @@ func TestDoctorReadsAQueueThatDeduplicates(t *testing.T) {
 	} {
 		dir := filledWith(t, args, "-H", "x-deduplication-header=a")
 		r := runWith(t.Context(), nil, "", "doctor", "--data", dir)
-		if r.status != exitOK || !strings.Contains(r.out, "1 queues, 1 messages") {
+		if r.status != exitOK || !strings.Contains(r.out, "1 queue, 1 message;") {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
