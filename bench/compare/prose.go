@@ -95,6 +95,8 @@ func (r *report) betters() (all []better) {
 // why says what makes a broker better, as far as it is known. The first that fits counts; an empty word fits all.
 var why = []struct{ broker, scenario, quantity, says string }{
 	{"nats", "idle", "ready", "it has nothing to recover and fewer listeners"},
+	{"jetstream-sync", "persistent", "", "the disk's stalls, in the seconds in which each was measured"},
+	{"jetstream", "", "", "it delivers and confirms a message before the disk has it"},
 	{"nats", "", "", "it keeps and acknowledges nothing, and what counts as a confirm is the answer to a ping"},
 	{"lavinmq", "persistent", "delivery", "it delivers a message before the disk has it"},
 	{"lavinmq", "-persistent", "delivery", "it delivers a message before the disk has it"},
@@ -104,6 +106,8 @@ var why = []struct{ broker, scenario, quantity, says string }{
 	{"", "-persistent", "confirm", "the disk's stalls, in the seconds in which each was measured"},
 	{"lavinmq", "persistent", "memory", "what is on its way to disk is in files that it maps; FireMQ has it in buffers of its own, 8 MiB at most"},
 	{"lavinmq", "queues", "memory", "what is on its way to disk is in files that it maps; FireMQ has it in buffers of its own, 8 MiB at most"},
+	{"lavinmq", "fill", "memory", "what is on its way to disk is in files that it maps; FireMQ has it in buffers of its own, 8 MiB at most"},
+	{"lavinmq", "ready-after", "ready", "it trusts its files; FireMQ verifies every record that the last checkpoint does not cover"},
 	{"", "half", "", "half of its own full rate is a far lower rate than half of FireMQ's"},
 	{"", "latency", "p99", "one message in a hundred: the machine's stalls, in the seconds in which each was measured"},
 }
