@@ -143,9 +143,8 @@ race-all: deps race
 	CGO_ENABLED=1 go build -race -o .cache/firemq-race ./cmd/firemq
 	FIREMQ_BIN=$(CURDIR)/.cache/firemq-race GORACE=halt_on_error=1 go test -race -count=1 -p 1 -timeout=30m -skip='$(UNRACED)' $$(go list ./... | grep /test/)
 
-# The drills under load and full disks for longer, random scripts that RabbitMQ answers too, 500 kills of a real broker,
-# 100 in an alarm, then
-# crashes and faults on a disk in memory without end, until a seed fails.
+# The drills under load and full disks for longer, random scripts that RabbitMQ answers too, 500 kills of a real broker
+# and 100 in an alarm, then crashes and faults on a disk in memory without end, until a seed fails.
 soak: rabbitmq build
 	FIREMQ_BIN=$(CURDIR)/firemq go test ./test/pressure -count=1 -timeout=0 -v -soak=$(SOAK)
 	go test ./test/oracle -count=1 -timeout=0 -v -run='^TestRandom$$' -seeds=$(SEEDS) -first=$$(date +%s)
