@@ -92,21 +92,27 @@ func (r *report) betters() (all []better) {
 	return all
 }
 
+const (
+	mapsFiles     = "what is on its way to disk is in files that it maps; FireMQ has it in buffers of its own, 8 MiB at most"
+	diskStalls    = "the disk's stalls, in the seconds in which each was measured"
+	deliversFirst = "it delivers a message before the disk has it"
+)
+
 // why says what makes a broker better, as far as it is known. The first that fits counts; an empty word fits all.
 var why = []struct{ broker, scenario, quantity, says string }{
 	{"nats", "idle", "ready", "it has nothing to recover and fewer listeners"},
-	{"jetstream-sync", "persistent", "", "the disk's stalls, in the seconds in which each was measured"},
+	{"jetstream-sync", "persistent", "", diskStalls},
 	{"jetstream", "", "", "it delivers and confirms a message before the disk has it"},
 	{"nats", "", "", "it keeps and acknowledges nothing, and what counts as a confirm is the answer to a ping"},
-	{"lavinmq", "persistent", "delivery", "it delivers a message before the disk has it"},
-	{"lavinmq", "-persistent", "delivery", "it delivers a message before the disk has it"},
-	{"rabbitmq", "-persistent", "delivery", "it delivers a message before the disk has it"},
-	{"-quorum", "-persistent", "confirm", "the disk's stalls, in the seconds in which each was measured"},
+	{"lavinmq", "persistent", "delivery", deliversFirst},
+	{"lavinmq", "-persistent", "delivery", deliversFirst},
+	{"rabbitmq", "-persistent", "delivery", deliversFirst},
+	{"-quorum", "-persistent", "confirm", diskStalls},
 	{"rabbitmq", "-persistent", "confirm", "its classic queues confirm without waiting for the disk"},
-	{"", "-persistent", "confirm", "the disk's stalls, in the seconds in which each was measured"},
-	{"lavinmq", "persistent", "memory", "what is on its way to disk is in files that it maps; FireMQ has it in buffers of its own, 8 MiB at most"},
-	{"lavinmq", "queues", "memory", "what is on its way to disk is in files that it maps; FireMQ has it in buffers of its own, 8 MiB at most"},
-	{"lavinmq", "fill", "memory", "what is on its way to disk is in files that it maps; FireMQ has it in buffers of its own, 8 MiB at most"},
+	{"", "-persistent", "confirm", diskStalls},
+	{"lavinmq", "persistent", "memory", mapsFiles},
+	{"lavinmq", "queues", "memory", mapsFiles},
+	{"lavinmq", "fill", "memory", mapsFiles},
 	{"lavinmq", "ready-after", "ready", "it trusts its files; FireMQ verifies every record that the last checkpoint does not cover"},
 	{"", "half", "", "half of its own full rate is a far lower rate than half of FireMQ's"},
 	{"", "latency", "p99", "one message in a hundred: the machine's stalls, in the seconds in which each was measured"},
